@@ -1,0 +1,52 @@
+# Snapify: build, demonstrate, test, measure, install.
+#
+#   make demo     checkpoint, kill and restart an OpenMP offload program (the main job)
+#   make test     all tests
+#   make bench    figures against this machine's limits and against peers
+#   make soak     the long version of the random kill-and-restart rounds
+#   make install  into PREFIX (default /usr/local)
+
+PREFIX ?= /usr/local
+# What is built for running lies here as it would below PREFIX.
+STAGE := $(CURDIR)/build
+CARGO ?= cargo
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+
+.PHONY: all build stage examples demo test bench soak lint install clean
+
+all: stage
+
+build:
+	@scripts/setup build
+	$(CARGO) build --release --locked --workspace
+
+stage: build
+	@scripts/stage "$(TARGET_DIR)/release" "$(STAGE)"
+
+examples:
+	@scripts/setup build
+	@$(MAKE) --no-print-directory -C examples BUILD="$(STAGE)/examples"
+
+demo: stage examples
+	@scripts/demo "$(STAGE)"
+
+test: stage examples
+	@scripts/setup test
+	SNAPIFY_STAGE="$(STAGE)" $(CARGO) test --release --locked --workspace
+
+soak: stage examples
+	@scripts/setup test
+	SNAPIFY_STAGE="$(STAGE)" SNAPIFY_ROUNDS=20 $(CARGO) test --release --locked -p snapify-tests -- --ignored --nocapture soak
+
+bench: stage examples
+	@SNAPIFY_STAGE="$(STAGE)" "$(TARGET_DIR)/release/snapify-bench"
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+
+install: stage
+	@scripts/stage "$(TARGET_DIR)/release" "$(DESTDIR)$(PREFIX)"
+
+clean:
+	rm -rf "$(STAGE)" "$(TARGET_DIR)"

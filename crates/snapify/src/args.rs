@@ -1,0 +1,227 @@
+//! The command line, as DESIGN section 5 fixes it: scripts and tests rely on it.
+
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Snapshots of running offload applications: checkpoint, restart, look before and after.
+#[derive(Parser, Debug)]
+#[command(
+    name = "snapify",
+    version,
+    max_term_width = 100,
+    after_help = "Exit status: 0 done; 1 refused or failed, nothing changed; 2 wrong use. \
+                  `run` and `restart` exit as the program does.\n\n\
+                  Examples:\n  \
+                  snapify run --cards 2 -- ./simulation input.dat\n  \
+                  snapify checkpoint 4711 /scratch/sim --stop\n  \
+                  snapify restart /scratch/sim"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    Run(Run),
+    Checkpoint(Checkpoint),
+    Restart(Restart),
+    Check(Check),
+    Ps(Ps),
+    Inspect(Inspect),
+    Verify(Verify),
+    /// A card daemon: started by `run` and `restart`, never by hand.
+    #[command(hide = true)]
+    CardDaemon(CardDaemon),
+}
+
+/// Run a program with cards: each card is one OpenMP device of the program.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    snapify run --cards 1 -- ./md --steps 1000\n  \
+    snapify run --cards 2 --card-memory 8G -- ./sgemm\n\n\
+    The program needs no change: one compiled with clang -fopenmp \
+    -fopenmp-targets=x86_64-pc-linux-gnu finds the cards as its OpenMP devices.")]
+pub struct Run {
+    /// How many cards to start
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=16))]
+    pub cards: u32,
+    /// Memory of each card, in bytes or with K, M, G or T (powers of 1024)
+    #[arg(long, default_value = "4G", value_name = "SIZE", value_parser = parse_size)]
+    pub card_memory: u64,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// Take a snapshot of a running program, with all its offload processes.
+///
+/// PID is a program started by `snapify run` or `snapify restart`, or any other process of yours.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    snapify checkpoint 4711 /scratch/sim           take a snapshot, the program goes on\n  \
+    snapify checkpoint 4711 /scratch/sim --stop    and end the program once it is committed")]
+pub struct Checkpoint {
+    /// The host process
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+    /// Where the snapshot goes: created if missing; holds the snapshots of one program
+    pub dir: PathBuf,
+    /// End the program once the snapshot is committed
+    #[arg(long)]
+    pub stop: bool,
+    /// Save everything, not only what changed since the last snapshot
+    #[arg(long, conflicts_with = "incremental")]
+    pub full: bool,
+    /// Save only what changed since the last snapshot
+    #[arg(long)]
+    pub incremental: bool,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Start a program again from its snapshot, in the foreground; exits as the program does.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    snapify restart /scratch/sim\n  \
+    snapify restart /scratch/sim --at 3 --detach --pid-file sim.pid\n  \
+    snapify restart /scratch/sim --card 1=0    what was on card 1 goes to card 0")]
+pub struct Restart {
+    /// The directory that `checkpoint` wrote
+    pub dir: PathBuf,
+    /// Which snapshot of the directory, by number; the newest if not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub at: Option<u32>,
+    /// Return once the program runs, and leave it running
+    #[arg(long)]
+    pub detach: bool,
+    /// Write the process id of the restarted program to this file
+    #[arg(long, value_name = "FILE")]
+    pub pid_file: Option<PathBuf>,
+    /// Restore what was on card OLD on card NEW (may be given several times)
+    #[arg(long = "card", value_name = "OLD=NEW", value_parser = parse_card)]
+    pub cards: Vec<(u32, u32)>,
+    /// Memory of each card; as it was if not given
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub card_memory: Option<u64>,
+    /// How many cards to start; as many as there were if not given
+    #[arg(long = "cards", value_name = "N", value_parser = clap::value_parser!(u32).range(0..=16))]
+    pub card_count: Option<u32>,
+}
+
+/// Say what stands in the way of a snapshot of a process, without touching it.
+#[derive(Args, Debug)]
+pub struct Check {
+    /// The process
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// List running applications with their cards and offload processes.
+#[derive(Args, Debug)]
+pub struct Ps {
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Show what a snapshot directory holds, without reading its pages.
+#[derive(Args, Debug)]
+pub struct Inspect {
+    /// The directory that `checkpoint` wrote
+    pub dir: PathBuf,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Read a snapshot whole and check every block of it.
+#[derive(Args, Debug)]
+pub struct Verify {
+    /// The directory that `checkpoint` wrote
+    pub dir: PathBuf,
+    /// Which snapshot of the directory, by number; all of them if not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub at: Option<u32>,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of a card daemon.
+#[derive(Args, Debug)]
+pub struct CardDaemon {
+    /// The card's number
+    #[arg(long)]
+    pub index: u32,
+    /// The card's memory in bytes
+    #[arg(long)]
+    pub memory: u64,
+    /// The descriptor of the connection to the supervisor
+    #[arg(long)]
+    pub service_fd: i32,
+}
+
+/// Parses a size such as `4G`, `512M` or `65536` into bytes.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is no size: give bytes, or a number with K, M, G or T");
+    let upper = text.trim().to_ascii_uppercase();
+    let upper = upper.strip_suffix("IB").or(upper.strip_suffix('B')).unwrap_or(&upper);
+    let (digits, shift) = match upper.chars().last().ok_or_else(wrong)? {
+        'K' => (&upper[..upper.len() - 1], 10),
+        'M' => (&upper[..upper.len() - 1], 20),
+        'G' => (&upper[..upper.len() - 1], 30),
+        'T' => (&upper[..upper.len() - 1], 40),
+        _ => (upper, 0),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number
+        .checked_shl(shift)
+        .filter(|bytes| bytes >> shift == number)
+        .ok_or_else(wrong)
+}
+
+/// Parses `OLD=NEW`.
+fn parse_card(text: &str) -> Result<(u32, u32), String> {
+    let wrong = || format!("'{text}' is not OLD=NEW, two card numbers");
+    let (old, new) = text.split_once('=').ok_or_else(wrong)?;
+    Ok((
+        old.parse().map_err(|_| wrong())?,
+        new.parse().map_err(|_| wrong())?,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("65536"), Ok(65536));
+        assert_eq!(parse_size("4G"), Ok(4 << 30));
+        assert_eq!(parse_size("512MiB"), Ok(512 << 20));
+        assert_eq!(parse_size("3k"), Ok(3072));
+        for wrong in ["", "G", "-1", "4X", "99999999999999T", "1.5G"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn cards() {
+        assert_eq!(parse_card("1=0"), Ok((1, 0)));
+        assert!(parse_card("1").is_err());
+        assert!(parse_card("a=b").is_err());
+    }
+}

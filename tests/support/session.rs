@@ -1,0 +1,281 @@
+//! One test's private surroundings, and the programs that it runs there.
+
+use crate::stage::stage;
+use crate::user::User;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Nothing in these tests takes this long, unless it hangs.
+const TOO_LONG: Duration = Duration::from_secs(240);
+
+/// A private directory, a user, and the staged command line.
+pub struct Session {
+    dir: tempfile::TempDir,
+    user: User,
+}
+
+/// What a finished command said.
+#[derive(Debug)]
+pub struct Finished {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+}
+
+/// A running command whose standard output is read line by line.
+pub struct Running {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    /// What has been read of its standard output.
+    pub output: String,
+    stderr: PathBuf,
+}
+
+impl Session {
+    /// A session of an ordinary user.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::of(User::Ordinary)
+    }
+
+    /// A session of `user`.
+    #[must_use]
+    pub fn of(user: User) -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("snapify-test-")
+            .tempdir()
+            .expect("make a directory for a test");
+        user.give(dir.path());
+        Self { dir, user }
+    }
+
+    /// The session's directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A path in the session's directory.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A command run as the session's user, in its directory.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .current_dir(self.dir.path())
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .env("HOME", self.dir.path())
+            .env("SNAPIFY_RUNTIME_DIR", self.path("run"))
+            .env("OMP_TARGET_OFFLOAD", "MANDATORY")
+            .stdin(Stdio::null());
+        self.user.apply(&mut command);
+        command
+    }
+
+    /// The command line under test.
+    pub fn snapify<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = self.command(stage().join("bin/snapify"));
+        command.args(args);
+        command
+    }
+
+    /// Runs `snapify` to its end.
+    pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Finished {
+        self.finish(&mut self.snapify(args))
+    }
+
+    /// Runs `snapify`, which must succeed, and gives its standard output.
+    pub fn succeed<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> String {
+        let finished = self.run(args);
+        assert!(finished.status.success(), "{finished:?}");
+        finished.stdout
+    }
+
+    /// Runs a command to its end.
+    pub fn finish(&self, command: &mut Command) -> Finished {
+        self.start(command).finish()
+    }
+
+    /// Starts a command.
+    pub fn start(&self, command: &mut Command) -> Running {
+        let stderr = tempfile::Builder::new()
+            .prefix("stderr-")
+            .tempfile_in(self.dir.path())
+            .expect("make a file for standard error");
+        let (file, stderr) = stderr.keep().expect("keep the file for standard error");
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        let lines = BufReader::new(child.stdout.take().expect("standard output is a pipe"));
+        Running { child, lines, output: String::new(), stderr }
+    }
+
+    /// The ids of all processes of this session's user that were started in this session, by their environment.
+    #[must_use]
+    pub fn processes(&self) -> Vec<i32> {
+        let mark = format!("SNAPIFY_RUNTIME_DIR={}", self.path("run").display());
+        let own = i32::try_from(std::process::id()).unwrap_or(0);
+        std::fs::read_dir("/proc")
+            .expect("read /proc")
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+            .filter(|pid| *pid != own)
+            .filter(|pid| {
+                std::fs::read(format!("/proc/{pid}/environ"))
+                    .is_ok_and(|bytes| bytes.split(|b| *b == 0).any(|v| v == mark.as_bytes()))
+            })
+            .collect()
+    }
+
+    /// Fails unless every process of this session ends now that its programs have.
+    pub fn expect_no_process(&self) {
+        poll_until("every process of the session has ended", || self.processes().is_empty());
+    }
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Running {
+    /// The process id.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).expect("a process id")
+    }
+
+    /// Waits for a line that contains `text`.
+    pub fn wait_for(&mut self, text: &str) -> String {
+        let deadline = Instant::now() + TOO_LONG;
+        loop {
+            if self.lines.buffer().is_empty() {
+                let mut fds = [PollFd::new(self.lines.get_ref(), PollFlags::IN)];
+                let left = deadline.saturating_duration_since(Instant::now());
+                let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: 0 };
+                let ready = poll(&mut fds, Some(&left)).unwrap_or(0);
+                assert!(ready > 0, "no line with '{text}' came: {}", self.story());
+            }
+            let mut line = String::new();
+            let read = self.lines.read_line(&mut line).expect("read standard output");
+            self.output.push_str(&line);
+            assert!(read > 0, "the output ended without '{text}': {}", self.story());
+            if line.contains(text) {
+                return line.trim_end().to_owned();
+            }
+        }
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.pid()).expect("a process id");
+        let _ = kill_process(pid, signal);
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("wait for a child").is_none()
+    }
+
+    /// Waits for its end; kills it and fails if that never comes.
+    pub fn finish(mut self) -> Finished {
+        let pidfd: OwnedFd = pidfd_open(
+            Pid::from_raw(self.pid()).expect("a process id"),
+            PidfdFlags::empty(),
+        )
+        .expect("open a pidfd of a child");
+        // Read to the end first: a full pipe would keep the child from ending. A descendant may hold
+        // the pipe, so that what ends the reading is the end of all of them.
+        let watchdog = std::thread::spawn({
+            let pidfd = pidfd.try_clone().expect("duplicate a pidfd");
+            move || {
+                let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+                let limit = Timespec { tv_sec: TOO_LONG.as_secs().cast_signed(), tv_nsec: 0 };
+                if poll(&mut fds, Some(&limit)) == Ok(0) {
+                    let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
+                    return true;
+                }
+                false
+            }
+        });
+        let mut rest = Vec::new();
+        self.lines.read_to_end(&mut rest).expect("read standard output");
+        self.output.push_str(&String::from_utf8_lossy(&rest));
+        let status = self.child.wait().expect("wait for a child");
+        let hung = watchdog.join().expect("the watchdog does not panic");
+        assert!(!hung, "it hung and was killed: {}", self.story());
+        Finished {
+            status,
+            stdout: std::mem::take(&mut self.output),
+            stderr: std::fs::read_to_string(&self.stderr).unwrap_or_default(),
+        }
+    }
+
+    fn story(&self) -> String {
+        let stderr = std::fs::read_to_string(&self.stderr).unwrap_or_default();
+        format!("stdout:\n{}\nstderr:\n{stderr}", self.output)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A failed test leaves nothing behind.
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+impl Finished {
+    /// The last line of standard output that starts with `word`, without it.
+    #[must_use]
+    pub fn last(&self, word: &str) -> Option<&str> {
+        self.stdout.lines().rev().find_map(|line| line.strip_prefix(word)).map(str::trim)
+    }
+
+    /// The `digest` line that every example ends with.
+    #[must_use]
+    pub fn digest(&self) -> &str {
+        self.last("digest ").unwrap_or_else(|| panic!("no digest: {self:?}"))
+    }
+
+    /// The exit code, if it did exit.
+    #[must_use]
+    pub fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
+    /// The signal that ended it, if one did.
+    #[must_use]
+    pub fn killed_by(&self) -> Option<i32> {
+        self.status.signal()
+    }
+}
+
+/// Waits until `condition` holds, for things that have no event to wait for (another process's
+/// disappearance from /proc).
+pub fn poll_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < deadline, "it never came true that {what}");
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,43 @@
+//! The staged installation under test.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// A copy of the staged installation that any user can read, made once per test run.
+pub fn stage() -> &'static Path {
+    static STAGE: OnceLock<tempfile::TempDir> = OnceLock::new();
+    STAGE
+        .get_or_init(|| {
+            let from = std::env::var_os("SNAPIFY_STAGE").map_or_else(
+                || Path::new(env!("CARGO_MANIFEST_DIR")).join("../build"),
+                PathBuf::from,
+            );
+            assert!(
+                from.join("bin/snapify").exists(),
+                "{} holds no staged installation: run the tests by `make test`",
+                from.display()
+            );
+            let copy = tempfile::Builder::new()
+                .prefix("snapify-stage-")
+                .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                .tempdir()
+                .expect("make a directory for the staged installation");
+            let done = Command::new("cp")
+                .arg("-a")
+                .arg(from.join("."))
+                .arg(copy.path())
+                .status()
+                .expect("run cp");
+            assert!(done.success(), "cannot copy the staged installation");
+            copy
+        })
+        .path()
+}
+
+/// Where compiled programs lie, readable by any user.
+pub(crate) fn programs() -> PathBuf {
+    let dir = stage().join("programs");
+    std::fs::create_dir_all(&dir).expect("make a directory for compiled programs");
+    dir
+}
