@@ -1,1 +1,14 @@
-//! End-to-end tests.
+//! End-to-end tests: real programs, checkpointed, killed with SIGKILL and restarted by the staged command line,
+//! as an ordinary user unless a test says otherwise. One module a behaviour.
+
+#[path = "behaviour"]
+mod behaviour {
+    mod bad_input;
+    mod cards_that_die;
+    mod command_line;
+    mod continues_unharmed;
+    mod examples_survive;
+    mod openmp_features;
+    mod plain_programs;
+    mod stops_and_restarts;
+}

@@ -7,11 +7,13 @@
 mod program;
 mod session;
 mod stage;
+mod survive;
 mod user;
 
 pub use program::{Language, compile, example};
 pub use session::{Finished, Running, Session, poll_until};
 pub use stage::stage;
+pub use survive::survive_rounds;
 pub use user::User;
 
 /// How many rounds a test of random moments does: `SNAPIFY_ROUNDS`, or `default`.

@@ -22,14 +22,19 @@ pub fn compile(source: &str, language: Language) -> PathBuf {
     type Slot = Arc<OnceLock<PathBuf>>;
     static DONE: OnceLock<Mutex<HashMap<String, Slot>>> = OnceLock::new();
     let slot = {
-        let mut done = DONE.get_or_init(Mutex::default).lock().expect("no compilation panicked");
+        let mut done = DONE
+            .get_or_init(Mutex::default)
+            .lock()
+            .expect("no compilation panicked");
         done.entry(source.to_owned()).or_default().clone()
     };
     slot.get_or_init(|| build(source, language)).clone()
 }
 
 fn build(source: &str, language: Language) -> PathBuf {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(source);
+    let from = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("programs")
+        .join(source);
     let to = programs().join(from.file_stem().expect("a source file has a name"));
     let mut command = match language {
         Language::C => Command::new("cc"),
@@ -49,6 +54,10 @@ fn build(source: &str, language: Language) -> PathBuf {
 #[must_use]
 pub fn example(name: &str) -> PathBuf {
     let path = stage().join("examples").join(name);
-    assert!(path.exists(), "{} is missing: run the tests by `make test`", path.display());
+    assert!(
+        path.exists(),
+        "{} is missing: run the tests by `make test`",
+        path.display()
+    );
     path
 }

@@ -123,7 +123,59 @@ impl Session {
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
         let lines = BufReader::new(child.stdout.take().expect("standard output is a pipe"));
-        Running { child, lines, output: String::new(), stderr }
+        Running {
+            child,
+            lines,
+            output: String::new(),
+            stderr,
+        }
+    }
+
+    /// The applications that run in this session, as `snapify ps --json` lists them.
+    #[must_use]
+    pub fn applications(&self) -> Vec<serde_json::Value> {
+        let listed: serde_json::Value =
+            serde_json::from_str(&self.succeed(["ps", "--json"])).expect("ps prints JSON");
+        listed["applications"]
+            .as_array()
+            .expect("a list of applications")
+            .clone()
+    }
+
+    /// The host process of a `snapify run`, as soon as it is there; None if that ended first.
+    pub fn host_of(&self, run: &mut Running) -> Option<i32> {
+        let supervisor = run.pid();
+        let mut host = None;
+        poll_until("snapify run has started its program or ended", || {
+            host = self
+                .applications()
+                .iter()
+                .find(|application| application["supervisor"] == supervisor)
+                .and_then(|application| application["pid"].as_i64())
+                .and_then(|pid| i32::try_from(pid).ok());
+            host.is_some() || !run.is_running()
+        });
+        host
+    }
+
+    /// Kills the host process `pid`, and all offload processes of the application, with SIGKILL. False if the
+    /// host process was gone.
+    pub fn kill_host(&self, _run: &Running, pid: i32) -> bool {
+        let victims = self
+            .applications()
+            .iter()
+            .find(|application| application["pid"] == pid)
+            .and_then(|application| application["processes"].as_array().cloned())
+            .unwrap_or_default();
+        for victim in victims {
+            if let Some(pid) = victim["pid"]
+                .as_i64()
+                .and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
+            {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
     }
 
     /// The ids of all processes of this session's user that were started in this session, by their environment.
@@ -145,7 +197,9 @@ impl Session {
 
     /// Fails unless every process of this session ends now that its programs have.
     pub fn expect_no_process(&self) {
-        poll_until("every process of the session has ended", || self.processes().is_empty());
+        poll_until("every process of the session has ended", || {
+            self.processes().is_empty()
+        });
     }
 }
 
@@ -162,6 +216,11 @@ impl Running {
         i32::try_from(self.child.id()).expect("a process id")
     }
 
+    /// Its standard input, if that was made a pipe.
+    pub fn take_stdin(&mut self) -> std::process::ChildStdin {
+        self.child.stdin.take().expect("standard input is a pipe")
+    }
+
     /// Waits for a line that contains `text`.
     pub fn wait_for(&mut self, text: &str) -> String {
         let deadline = Instant::now() + TOO_LONG;
@@ -169,14 +228,24 @@ impl Running {
             if self.lines.buffer().is_empty() {
                 let mut fds = [PollFd::new(self.lines.get_ref(), PollFlags::IN)];
                 let left = deadline.saturating_duration_since(Instant::now());
-                let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: 0 };
+                let left = Timespec {
+                    tv_sec: left.as_secs().cast_signed(),
+                    tv_nsec: 0,
+                };
                 let ready = poll(&mut fds, Some(&left)).unwrap_or(0);
                 assert!(ready > 0, "no line with '{text}' came: {}", self.story());
             }
             let mut line = String::new();
-            let read = self.lines.read_line(&mut line).expect("read standard output");
+            let read = self
+                .lines
+                .read_line(&mut line)
+                .expect("read standard output");
             self.output.push_str(&line);
-            assert!(read > 0, "the output ended without '{text}': {}", self.story());
+            assert!(
+                read > 0,
+                "the output ended without '{text}': {}",
+                self.story()
+            );
             if line.contains(text) {
                 return line.trim_end().to_owned();
             }
@@ -207,7 +276,10 @@ impl Running {
             let pidfd = pidfd.try_clone().expect("duplicate a pidfd");
             move || {
                 let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
-                let limit = Timespec { tv_sec: TOO_LONG.as_secs().cast_signed(), tv_nsec: 0 };
+                let limit = Timespec {
+                    tv_sec: TOO_LONG.as_secs().cast_signed(),
+                    tv_nsec: 0,
+                };
                 if poll(&mut fds, Some(&limit)) == Ok(0) {
                     let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
                     return true;
@@ -216,7 +288,9 @@ impl Running {
             }
         });
         let mut rest = Vec::new();
-        self.lines.read_to_end(&mut rest).expect("read standard output");
+        self.lines
+            .read_to_end(&mut rest)
+            .expect("read standard output");
         self.output.push_str(&String::from_utf8_lossy(&rest));
         let status = self.child.wait().expect("wait for a child");
         let hung = watchdog.join().expect("the watchdog does not panic");
@@ -248,13 +322,18 @@ impl Finished {
     /// The last line of standard output that starts with `word`, without it.
     #[must_use]
     pub fn last(&self, word: &str) -> Option<&str> {
-        self.stdout.lines().rev().find_map(|line| line.strip_prefix(word)).map(str::trim)
+        self.stdout
+            .lines()
+            .rev()
+            .find_map(|line| line.strip_prefix(word))
+            .map(str::trim)
     }
 
     /// The `digest` line that every example ends with.
     #[must_use]
     pub fn digest(&self) -> &str {
-        self.last("digest ").unwrap_or_else(|| panic!("no digest: {self:?}"))
+        self.last("digest ")
+            .unwrap_or_else(|| panic!("no digest: {self:?}"))
     }
 
     /// The exit code, if it did exit.

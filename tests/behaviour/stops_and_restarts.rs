@@ -1,0 +1,178 @@
+//! One snapshot may be restarted any number of times and in every way that the command line offers.
+
+use rustix::process::Signal;
+use snapify_tests::{Language, Random, Session, User, compile, example, poll_until};
+use std::time::Duration;
+
+#[test]
+fn each_point_restarts_any_number_of_times() {
+    let session = Session::new();
+    let program = |session: &Session| {
+        let mut command = session.snapify(["run", "--cards", "1", "--"]);
+        command.arg(example("mc")).args(["--devices", "1"]);
+        command
+    };
+    let expected = session.finish(&mut program(&session));
+    let mut run = session.start(&mut program(&session));
+    run.wait_for("iteration");
+    let host = session.host_of(&mut run).expect("it runs").to_string();
+    session.succeed(["checkpoint", &host, "snap"]);
+    session.succeed(["checkpoint", &host, "snap", "--stop"]);
+    assert_eq!(run.finish().killed_by(), Some(9));
+    for at in ["1", "2", "1"] {
+        let restarted = session.run(["restart", "snap", "--at", at]);
+        assert!(restarted.status.success(), "{restarted:?}");
+        assert_eq!(restarted.digest(), expected.digest(), "at {at}");
+    }
+    session.expect_no_process();
+}
+
+#[test]
+fn what_was_on_two_cards_restarts_with_cards_exchanged() {
+    let session = Session::new();
+    let program = |session: &Session| {
+        let mut command = session.snapify(["run", "--cards", "2", "--"]);
+        command.arg(example("md")).args(["--devices", "2"]);
+        command
+    };
+    let expected = session.finish(&mut program(&session));
+    let mut run = session.start(&mut program(&session));
+    run.wait_for("iteration");
+    let host = session.host_of(&mut run).expect("it runs").to_string();
+    session.succeed(["checkpoint", &host, "snap", "--stop"]);
+    run.finish();
+    let restarted = session.run(["restart", "snap", "--card", "0=1", "--card", "1=0"]);
+    assert!(restarted.status.success(), "{restarted:?}");
+    assert_eq!(restarted.digest(), expected.digest());
+    session.expect_no_process();
+}
+
+#[test]
+fn detached_with_a_pid_file() {
+    let session = Session::new();
+    let mut command = session.command("bash");
+    command.args(["-c", "trap 'echo asked > told; exit 3' TERM; echo ready; while :; do read -t 1 x < /dev/zero; done"]);
+    let mut running = session.start(&mut command);
+    running.wait_for("ready");
+    session.succeed(["checkpoint", &running.pid().to_string(), "snap", "--stop"]);
+    assert_eq!(running.finish().killed_by(), Some(9));
+    let detached = session.finish(
+        session
+            .snapify(["restart", "snap", "--detach", "--pid-file", "pid"])
+            .stdin(std::process::Stdio::null()),
+    );
+    assert!(detached.status.success(), "{detached:?}");
+    let pid: i32 = std::fs::read_to_string(session.path("pid"))
+        .expect("the pid file is there when the command returns")
+        .trim()
+        .parse()
+        .expect("it holds a process id");
+    let listed = session.applications();
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    assert_eq!(listed[0]["pid"], pid);
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).expect("a pid"),
+        Signal::TERM,
+    )
+    .expect("the restarted program is there under that id");
+    poll_until("the program handles the signal", || {
+        session.path("told").exists()
+    });
+    session.expect_no_process();
+}
+
+#[test]
+fn restart_exits_as_the_program_does_and_passes_signals_on() {
+    let session = Session::new();
+    let mut command = session.command("bash");
+    command.args([
+        "-c",
+        "trap 'echo caught; exit 9' TERM; echo ready; while :; do read -t 1 x < /dev/zero; done",
+    ]);
+    let mut running = session.start(&mut command);
+    running.wait_for("ready");
+    session.succeed(["checkpoint", &running.pid().to_string(), "snap", "--stop"]);
+    running.finish();
+    let mut restart = session.start(
+        session
+            .snapify(["restart", "snap"])
+            .args(["--pid-file", "pid"]),
+    );
+    poll_until("it runs", || {
+        session.path("pid").exists() || !restart.is_running()
+    });
+    restart.signal(Signal::TERM);
+    let finished = restart.finish();
+    assert_eq!(finished.code(), Some(9), "{finished:?}");
+    assert!(finished.stdout.contains("caught"), "{finished:?}");
+    session.expect_no_process();
+}
+
+#[test]
+fn a_checkpoint_may_come_while_processes_are_being_created() {
+    let mut random = Random::new();
+    let session = Session::new();
+    let program = |session: &Session| {
+        let mut command = session.snapify(["run", "--cards", "2", "--"]);
+        command.arg(example("kmeans")).args(["--devices", "2"]);
+        command
+    };
+    let expected = session.finish(&mut program(&session));
+    for round in 0..4 {
+        let snapshots = format!("snap{round}");
+        let mut run = session.start(&mut program(&session));
+        let host = session.host_of(&mut run).expect("it runs").to_string();
+        std::thread::sleep(Duration::from_millis(random.below(80)));
+        session.succeed(["checkpoint", &host, &snapshots, "--stop"]);
+        assert_eq!(run.finish().killed_by(), Some(9));
+        let restarted = session.run(["restart", &snapshots]);
+        assert!(restarted.status.success(), "{restarted:?}");
+        assert_eq!(restarted.digest(), expected.digest());
+        session.expect_no_process();
+    }
+}
+
+#[test]
+fn as_whoever_runs_the_tests() {
+    let session = Session::of(User::Myself);
+    let program = |session: &Session| {
+        let mut command = session.snapify(["run", "--cards", "2", "--"]);
+        command.arg(example("search")).args(["--devices", "2"]);
+        command
+    };
+    let expected = session.finish(&mut program(&session));
+    let mut run = session.start(&mut program(&session));
+    run.wait_for("iteration");
+    let host = session.host_of(&mut run).expect("it runs").to_string();
+    session.succeed(["checkpoint", &host, "snap", "--stop"]);
+    run.finish();
+    let restarted = session.run(["restart", "snap"]);
+    assert!(restarted.status.success(), "{restarted:?}");
+    assert_eq!(restarted.digest(), expected.digest());
+    session.expect_no_process();
+}
+
+#[test]
+fn output_to_a_file_goes_on_where_it_was() {
+    let session = Session::new();
+    let file = std::fs::File::create(session.path("out")).expect("create a file");
+    User::Ordinary.give(&session.path("out"));
+    let mut command = session.command(compile("threads.cpp", Language::Cxx));
+    command.arg("6000");
+    let expected = session.finish(&mut command);
+    let mut child = session
+        .command(compile("threads.cpp", Language::Cxx))
+        .arg("6000")
+        .stdout(file)
+        .spawn()
+        .expect("start the program");
+    poll_until("it writes", || {
+        std::fs::metadata(session.path("out")).is_ok_and(|found| found.len() > 20)
+    });
+    session.succeed(["checkpoint", &child.id().to_string(), "snap", "--stop"]);
+    child.wait().expect("wait for the program");
+    let restarted = session.run(["restart", "snap"]);
+    assert!(restarted.status.success(), "{restarted:?}");
+    let written = std::fs::read_to_string(session.path("out")).expect("read the output");
+    assert_eq!(written, expected.stdout);
+}

@@ -1,0 +1,87 @@
+//! Rounds of checkpoint, kill and restart at random moments.
+
+use crate::Random;
+use crate::session::{Finished, Running, Session, poll_until};
+use std::process::Command;
+use std::time::Duration;
+
+/// Runs `command`; then, `rounds` times, after up to `longest_ms` milliseconds: takes a snapshot, kills the program
+/// with SIGKILL and restarts it. Alternately the checkpoint ends the program itself (`--stop`), or the program goes
+/// on after the checkpoint until it is killed. Gives what the last incarnation said.
+///
+/// The command may be `snapify run …` or a plain program.
+pub fn survive_rounds(
+    session: &Session,
+    mut command: Command,
+    rounds: usize,
+    longest_ms: u64,
+    random: &mut Random,
+) -> Finished {
+    let supervised = command
+        .get_program()
+        .to_string_lossy()
+        .ends_with("/snapify");
+    let snapshots = session.path("snapshots").display().to_string();
+    let mut running = session.start(&mut command);
+    let mut host = if supervised {
+        session.host_of(&mut running)
+    } else {
+        Some(running.pid())
+    };
+    for round in 0..rounds {
+        // The moment is random: there is no event to wait for.
+        std::thread::sleep(Duration::from_millis(random.below(longest_ms)));
+        let Some(pid) = host else { break };
+        let stop = random.below(2) == 0;
+        let number = pid.to_string();
+        let mut args = vec!["checkpoint", &number, &snapshots];
+        if stop {
+            args.push("--stop");
+        }
+        let checkpoint = session.run(&args);
+        if !checkpoint.status.success() {
+            // The one good reason is that the program had come to its end.
+            let finished = running.finish();
+            assert!(
+                finished.status.success(),
+                "round {round}: the checkpoint failed: {checkpoint:?}\nand the program: {finished:?}"
+            );
+            return finished;
+        }
+        if !stop {
+            std::thread::sleep(Duration::from_millis(random.below(longest_ms / 4)));
+            if !session.kill_host(&running, pid) {
+                break;
+            }
+        }
+        let killed = running.finish();
+        if !stop && killed.status.success() {
+            // It came to its end before the kill: that is a result as well, and so is the restart's.
+            eprintln!("round {round}: the program ended before it was killed");
+        } else {
+            assert_eq!(killed.killed_by(), Some(9), "round {round}: {killed:?}");
+        }
+        let pid_file = session.path("pid");
+        let _ = std::fs::remove_file(&pid_file);
+        running = session.start(
+            session
+                .snapify(["restart", &snapshots])
+                .arg("--pid-file")
+                .arg(&pid_file),
+        );
+        host = wait_for_pid(&mut running, &pid_file);
+    }
+    running.finish()
+}
+
+/// Waits until a restart has written its pid file; None if it has ended without.
+fn wait_for_pid(running: &mut Running, file: &std::path::Path) -> Option<i32> {
+    let mut pid = None;
+    poll_until("the restart writes its pid file or ends", || {
+        pid = std::fs::read_to_string(file)
+            .ok()
+            .and_then(|text| text.trim().parse().ok());
+        pid.is_some() || !running.is_running()
+    });
+    pid
+}
