@@ -1,0 +1,196 @@
+//! `/proc/PID/fdinfo/FD` (proc_pid_fdinfo(5)): offset and flags of a descriptor, its file locks, and what eventfd
+//! and epoll instances hold.
+
+use super::text::{self, Malformed};
+
+/// What a fdinfo file says.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FdInfo {
+    /// File offset in bytes.
+    pub pos: i64,
+    /// Open flags as of open(2), with `O_CLOEXEC` where the descriptor closes on exec.
+    pub flags: u32,
+    /// Counter of an eventfd.
+    pub eventfd_count: Option<u64>,
+    /// Whether an eventfd was made with `EFD_SEMAPHORE`.
+    pub eventfd_semaphore: bool,
+    /// What an epoll instance watches.
+    pub epoll: Vec<EpollEntry>,
+    /// Locks held through this descriptor.
+    pub locks: Vec<Lock>,
+}
+
+/// One registration of an epoll instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpollEntry {
+    /// The descriptor number it was registered under. It may be another file's by now.
+    pub fd: i32,
+    /// Event mask.
+    pub events: u32,
+    /// User data.
+    pub data: u64,
+    /// Inode number of the watched file.
+    pub inode: u64,
+    /// Device number of the watched file in the kernel's own encoding.
+    pub device: u32,
+}
+
+/// Which call made a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockKind {
+    /// flock(2): belongs to the open file description.
+    Flock,
+    /// fcntl(2) `F_SETLK`: belongs to the process.
+    Posix,
+    /// fcntl(2) `F_OFD_SETLK`: belongs to the open file description.
+    Ofd,
+    /// A lease or delegation.
+    Lease,
+}
+
+/// A file lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lock {
+    /// Which call made it.
+    pub kind: LockKind,
+    /// Exclusive (write) or shared (read).
+    pub exclusive: bool,
+    /// First byte.
+    pub start: u64,
+    /// Last byte; `None` reaches to the end of the file, wherever that will be.
+    pub last: Option<u64>,
+}
+
+impl FdInfo {
+    /// Reads a fdinfo file.
+    ///
+    /// # Errors
+    /// If offset or flags are missing, or a line that we use has an unknown form.
+    pub fn parse(text: &[u8]) -> Result<Self, Malformed> {
+        let mut info = Self::default();
+        let (mut seen_pos, mut seen_flags) = (false, false);
+        for line in text::lines(text) {
+            let Some((key, value)) = text::key_value(line) else { continue };
+            let malformed = |what| Malformed::new(what, line);
+            match key {
+                b"pos" => {
+                    info.pos = text::signed(value).ok_or_else(|| malformed("file offset"))?;
+                    seen_pos = true;
+                }
+                b"flags" => {
+                    info.flags = text::unsigned(value, 8)
+                        .and_then(|flags| u32::try_from(flags).ok())
+                        .ok_or_else(|| malformed("open flags"))?;
+                    seen_flags = true;
+                }
+                b"eventfd-count" => {
+                    info.eventfd_count =
+                        Some(text::unsigned(value, 16).ok_or_else(|| malformed("eventfd count"))?);
+                }
+                b"eventfd-semaphore" => info.eventfd_semaphore = value != b"0",
+                b"tfd" => info.epoll.push(epoll_entry(line).ok_or_else(|| malformed("epoll entry"))?),
+                b"lock" => info.locks.extend(lock(value).ok_or_else(|| malformed("file lock"))?),
+                _ => {}
+            }
+        }
+        match (seen_pos, seen_flags) {
+            (true, true) => Ok(info),
+            _ => Err(Malformed::new("offset and flags", text)),
+        }
+    }
+}
+
+/// `tfd:        5 events:       19 data:                5  pos:0 ino:61af sdev:7`
+fn epoll_entry(line: &[u8]) -> Option<EpollEntry> {
+    // Values may touch their key ("ino:61af") or not ("events:       19"): make every colon a blank.
+    let spaced: Vec<u8> = line.iter().map(|&b| if b == b':' { b' ' } else { b }).collect();
+    let words: Vec<&[u8]> = text::words(&spaced).collect();
+    let value = |name: &[u8]| {
+        let at = words.iter().step_by(2).position(|word| *word == name)?;
+        words.get(2 * at + 1).copied()
+    };
+    Some(EpollEntry {
+        fd: text::id(value(b"tfd")?)?,
+        events: u32::try_from(text::unsigned(value(b"events")?, 16)?).ok()?,
+        data: text::unsigned(value(b"data")?, 16)?,
+        inode: text::unsigned(value(b"ino")?, 16)?,
+        device: u32::try_from(text::unsigned(value(b"sdev")?, 16)?).ok()?,
+    })
+}
+
+/// `1: FLOCK  ADVISORY  WRITE 2634 08:01:1234 0 EOF`; a waiter (`1: -> FLOCK ...`) is no lock.
+fn lock(value: &[u8]) -> Option<Option<Lock>> {
+    let words: Vec<&[u8]> = text::words(value).collect();
+    if words.get(1) == Some(&&b"->"[..]) {
+        return Some(None);
+    }
+    let [_, kind, _, mode, _, _, start, last] = words[..] else { return None };
+    Some(Some(Lock {
+        kind: match kind {
+            b"FLOCK" => LockKind::Flock,
+            b"POSIX" | b"ACCESS" => LockKind::Posix,
+            b"OFDLCK" => LockKind::Ofd,
+            b"LEASE" | b"DELEG" => LockKind::Lease,
+            _ => return None,
+        },
+        exclusive: mode == b"WRITE",
+        start: text::unsigned(start, 10)?,
+        last: if last == b"EOF" { None } else { Some(text::unsigned(last, 10)?) },
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epoll_entries_are_read() {
+        let text = b"pos:\t0\nflags:\t02000002\nmnt_id:\t15\nino:\t61af\n\
+tfd:        5 events:       19 data:     7f0000000005  pos:0 ino:61af sdev:7\n\
+tfd:      120 events: 80000001 data: ffffffffffffffff  pos:12 ino:1 sdev:800001\n";
+        let info = FdInfo::parse(text).unwrap();
+        assert_eq!(info.flags, 0o2_000_002);
+        assert_eq!(
+            info.epoll,
+            [
+                EpollEntry { fd: 5, events: 0x19, data: 0x7f00_0000_0005, inode: 0x61af, device: 7 },
+                EpollEntry { fd: 120, events: 0x8000_0001, data: u64::MAX, inode: 1, device: 0x80_0001 },
+            ]
+        );
+    }
+
+    #[test]
+    fn eventfd_counts_are_hexadecimal() {
+        let info = FdInfo::parse(
+            b"pos:\t0\nflags:\t04002\neventfd-count:               1a\neventfd-id: 3\neventfd-semaphore: 1\n",
+        );
+        let info = info.unwrap();
+        assert_eq!(info.eventfd_count, Some(0x1a));
+        assert!(info.eventfd_semaphore);
+    }
+
+    #[test]
+    fn locks_are_read() {
+        let info = FdInfo::parse(
+            b"pos:\t-1\nflags:\t0\nlock:\t1: FLOCK  ADVISORY  WRITE 2634 08:01:1234 0 EOF\n\
+lock:\t2: POSIX  ADVISORY  READ 12 00:2f:99 10 19\nlock:\t3: -> OFDLCK ADVISORY  READ -1 00:2f:99 0 EOF\n",
+        );
+        let info = info.unwrap();
+        assert_eq!(
+            info.locks,
+            [
+                Lock { kind: LockKind::Flock, exclusive: true, start: 0, last: None },
+                Lock { kind: LockKind::Posix, exclusive: false, start: 10, last: Some(19) },
+            ]
+        );
+        assert_eq!(info.pos, -1);
+    }
+
+    #[test]
+    fn missing_and_odd_fields_are_refused() {
+        assert!(FdInfo::parse(b"pos:\t0\n").is_err());
+        assert!(FdInfo::parse(b"pos:\t0\nflags:\t09\n").is_err());
+        assert!(FdInfo::parse(b"pos:\t0\nflags:\t0\ntfd: 1 events: zz data: 0 ino:1 sdev:1\n").is_err());
+        assert!(FdInfo::parse(b"pos:\t0\nflags:\t0\nlock:\t1: FLOCK\n").is_err());
+    }
+}
