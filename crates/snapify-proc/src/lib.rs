@@ -1,1 +1,30 @@
-//! snapify-proc
+//! The engine: saves a running process from outside through ptrace, and builds it again with the same ids,
+//! as an ordinary user, in fresh namespaces.
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)]
+pub mod abi;
+pub mod capture;
+pub mod check;
+pub mod context;
+pub mod error;
+pub mod external;
+pub mod files;
+pub mod identity;
+pub mod ids;
+pub mod image;
+pub mod memory;
+pub mod path;
+pub mod procfs;
+pub mod ptrace;
+pub mod remote;
+pub mod restore;
+pub mod signals;
+pub mod threads;
+pub mod timers;
+
+pub use check::check;
+pub use error::{Obstacle, ProcError};
+pub use external::External;
+pub use ids::{Pid, RemoteAddr, RemoteFd, Tid};
+pub use image::ProcessImage;

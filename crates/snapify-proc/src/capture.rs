@@ -1,0 +1,162 @@
+//! What the kinds of kernel objects share while a frozen process is described.
+
+use crate::error::Obstacle;
+use crate::external::External;
+use crate::ids::{Pid, RemoteFd, Tid};
+use crate::image::ObjectImage;
+use crate::path::ImagePath;
+use crate::procfs::ProcDir;
+use crate::procfs::maps::Mapping;
+use crate::procfs::status::Status;
+use snapify_store::SpaceId;
+use std::cell::{Ref, RefCell, RefMut};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// The frozen process as /proc showed it before the first remote call, and what the kinds add to its image.
+#[derive(Debug)]
+pub struct CaptureContext<'a> {
+    /// The process as we see it.
+    pub pid: Pid,
+    /// Its /proc directory.
+    pub proc: &'a ProcDir,
+    /// Its status.
+    pub status: &'a Status,
+    /// Its mappings with flags. The scratch memory of remote calls is not among them.
+    pub maps: &'a [Mapping],
+    /// Its threads as we see them, and the ids that they see themselves; the leader first.
+    pub threads: &'a [(Tid, Tid)],
+    /// What its agent declared.
+    pub externals: &'a [External],
+    /// Contents saved beside the memory.
+    pub(crate) objects: RefCell<Objects>,
+    /// What was met that cannot be saved.
+    pub(crate) obstacles: RefCell<Vec<Obstacle>>,
+}
+
+impl CaptureContext<'_> {
+    /// The external that descriptor `fd` belongs to.
+    #[must_use]
+    pub fn external_of_fd(&self, fd: RemoteFd) -> Option<&External> {
+        self.externals.iter().find(|e| e.fds.contains(&fd))
+    }
+
+    /// The id that one of the process's threads, as we see it, has for itself.
+    #[must_use]
+    pub fn inner_tid(&self, outer: Tid) -> Option<Tid> {
+        self.threads.iter().find(|(tid, _)| *tid == outer).map(|&(_, inner)| inner)
+    }
+
+    /// Notes something that cannot be saved. Capturing goes on, so that the user is told of everything at once,
+    /// and is refused at the end.
+    pub fn refuse(&self, obstacle: Obstacle) {
+        self.obstacles.borrow_mut().push(obstacle);
+    }
+
+    /// The objects added so far.
+    pub fn objects(&self) -> Ref<'_, Objects> {
+        self.objects.borrow()
+    }
+
+    /// The objects, to add one.
+    pub fn objects_mut(&self) -> RefMut<'_, Objects> {
+        self.objects.borrow_mut()
+    }
+}
+
+/// Where the content of an object is read from when the pages are written.
+#[derive(Debug)]
+pub(crate) enum ObjectSource {
+    /// An open file, by positioned reads.
+    File(OwnedFd),
+    /// Bytes in our memory.
+    Bytes(Vec<u8>),
+    /// Mapped memory of the process: (offset in the object, address, bytes), sorted by offset.
+    Memory(Vec<(u64, u64, u64)>),
+}
+
+/// Contents that are saved as page spaces of their own.
+#[derive(Debug, Default)]
+pub struct Objects {
+    pub(crate) images: Vec<ObjectImage>,
+    pub(crate) sources: Vec<ObjectSource>,
+    by_inode: HashMap<(u64, u64), SpaceId>,
+}
+
+impl Objects {
+    /// Adds bytes, as the content of a pipe.
+    pub fn add_bytes(&mut self, what: impl Into<String>, bytes: Vec<u8>) -> SpaceId {
+        let image = ObjectImage {
+            space: SpaceId(0),
+            bytes: bytes.len() as u64,
+            what: what.into(),
+            directory: None,
+            mode: 0o600,
+        };
+        self.push(image, ObjectSource::Bytes(bytes))
+    }
+
+    /// Adds the content of an open file (which must be readable by pread), as of a deleted one. A file that was added before,
+    /// by whatever descriptor or mapping, is the same object.
+    ///
+    /// `directory` is where a new file with this content is best made.
+    ///
+    /// # Errors
+    /// If the file cannot be examined.
+    pub fn add_file(
+        &mut self,
+        what: impl Into<String>,
+        file: OwnedFd,
+        directory: Option<ImagePath>,
+    ) -> io::Result<SpaceId> {
+        let stat = rustix::fs::fstat(&file)?;
+        let key = (stat.st_dev, stat.st_ino);
+        if let Some(&space) = self.by_inode.get(&key) {
+            return Ok(space);
+        }
+        let image = ObjectImage {
+            space: SpaceId(0),
+            bytes: stat.st_size as u64,
+            what: what.into(),
+            directory,
+            mode: stat.st_mode & 0o7777,
+        };
+        let space = self.push(image, ObjectSource::File(file));
+        self.by_inode.insert(key, space);
+        Ok(space)
+    }
+
+    /// The object with this device and inode number (as stat(2) shows them), if it was added.
+    #[must_use]
+    pub fn of_inode(&self, device: u64, inode: u64) -> Option<SpaceId> {
+        self.by_inode.get(&(device, inode)).copied()
+    }
+
+    pub(crate) fn add_memory(
+        &mut self,
+        what: impl Into<String>,
+        bytes: u64,
+        key: (u64, u64),
+        parts: Vec<(u64, u64, u64)>,
+    ) -> SpaceId {
+        let image = ObjectImage {
+            space: SpaceId(0),
+            bytes,
+            what: what.into(),
+            directory: None,
+            mode: 0o600,
+        };
+        let space = self.push(image, ObjectSource::Memory(parts));
+        self.by_inode.insert(key, space);
+        space
+    }
+
+    fn push(&mut self, mut image: ObjectImage, source: ObjectSource) -> SpaceId {
+        image.space = SpaceId(self.images.len() as u32 + 1);
+        let space = image.space;
+        self.images.push(image);
+        self.sources.push(source);
+        space
+    }
+}

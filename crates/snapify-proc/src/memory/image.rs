@@ -1,0 +1,206 @@
+//! The image of an address space.
+
+use crate::error::ProcError;
+use crate::identity::FileIdentity;
+use crate::ids::RemoteAddr;
+use crate::image::hex::HexBytes;
+use serde::{Deserialize, Serialize};
+use snapify_store::{PAGE_SIZE, SpaceId};
+
+/// The space of the private memory in a page file.
+pub const PRIVATE_MEMORY: SpaceId = SpaceId(0);
+
+/// End of the addresses that a program gets without asking for more (47 bits less a page).
+pub const USER_END: u64 = 0x7fff_ffff_f000;
+
+/// An address space.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MemoryImage {
+    /// Its mappings in order of address. `[vsyscall]` is not among them.
+    pub mappings: Vec<MappingImage>,
+    /// Files that mappings and the executable are of.
+    pub files: Vec<FileImage>,
+    /// Where the kernel thinks text, data, heap, stack, arguments and environment are.
+    pub layout: LayoutImage,
+    /// Auxiliary vector.
+    pub auxv: HexBytes,
+    /// Index in `files` of the executable.
+    pub executable: usize,
+    /// Hash of the content of the vDSO, which must be the same at restore.
+    pub vdso_hash: u64,
+}
+
+/// One mapping.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MappingImage {
+    /// First address.
+    pub start: RemoteAddr,
+    /// First address behind it.
+    pub end: RemoteAddr,
+    /// `PROT_*`
+    pub prot: i32,
+    /// What it is of.
+    pub kind: MappingKind,
+    /// Flags that differ from those of a plain mapping.
+    #[serde(default, skip_serializing_if = "MappingFlags::is_plain")]
+    pub flags: MappingFlags,
+    /// Bytes of it that are in the page file.
+    pub saved: u64,
+}
+
+/// What a mapping is of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "of")]
+pub enum MappingKind {
+    /// Private memory; also what was a private mapping of a file that is gone.
+    Private,
+    /// Private mapping of a file, of which written pages are saved.
+    PrivateFile {
+        /// Index of the file.
+        file: usize,
+        /// Offset in bytes.
+        offset: u64,
+    },
+    /// Shared mapping of a file; the content is the file's.
+    SharedFile {
+        /// Index of the file.
+        file: usize,
+        /// Offset in bytes.
+        offset: u64,
+        /// Whether the mapping may be made writable.
+        may_write: bool,
+    },
+    /// Shared memory, or a shared mapping of a file that is gone.
+    Shared {
+        /// The object with its content.
+        object: SpaceId,
+        /// Offset in bytes.
+        offset: u64,
+    },
+    /// Belongs to an agent.
+    External {
+        /// Which one.
+        key: String,
+        /// Offset in bytes.
+        offset: u64,
+        /// `MAP_SHARED`
+        shared: bool,
+    },
+    /// A part of the vDSO group: `[vvar]`, `[vvar_vclock]`, `[vdso]`.
+    Kernel {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// Flags of a mapping beyond protection and sharing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MappingFlags {
+    /// `MAP_GROWSDOWN`
+    #[serde(skip_serializing_if = "is_false")]
+    pub grows_down: bool,
+    /// `MAP_NORESERVE`
+    #[serde(skip_serializing_if = "is_false")]
+    pub no_reserve: bool,
+    /// Counted against the overcommit limit though it is not writable now.
+    #[serde(skip_serializing_if = "is_false")]
+    pub accounted: bool,
+    /// Locked in memory.
+    #[serde(skip_serializing_if = "is_false")]
+    pub locked: bool,
+    /// Locked when touched.
+    #[serde(skip_serializing_if = "is_false")]
+    pub locked_on_fault: bool,
+    /// Sealed by mseal(2).
+    #[serde(skip_serializing_if = "is_false")]
+    pub sealed: bool,
+    /// `MAP_DROPPABLE`
+    #[serde(skip_serializing_if = "is_false")]
+    pub droppable: bool,
+    /// `MADV_*` to be given again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub advice: Vec<i32>,
+    /// Ranges set up with `MADV_GUARD_INSTALL`: address and bytes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub guards: Vec<(RemoteAddr, u64)>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+impl MappingFlags {
+    fn is_plain(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A file that must be unchanged at restart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileImage {
+    /// What it was like.
+    #[serde(flatten)]
+    pub identity: FileIdentity,
+    /// Whether it is mapped so that the program itself may change it: then only its size counts.
+    #[serde(default)]
+    pub written: bool,
+}
+
+/// `struct prctl_mm_map` without the auxiliary vector and the executable.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutImage {
+    pub start_code: u64,
+    pub end_code: u64,
+    pub start_data: u64,
+    pub end_data: u64,
+    pub start_brk: u64,
+    pub brk: u64,
+    pub start_stack: u64,
+    pub arg_start: u64,
+    pub arg_end: u64,
+    pub env_start: u64,
+    pub env_end: u64,
+}
+
+impl MappingImage {
+    /// Size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.end.0 - self.start.0
+    }
+
+    /// Whether it is a part of the vDSO group.
+    #[must_use]
+    pub fn is_kernel(&self) -> bool {
+        matches!(self.kind, MappingKind::Kernel { .. })
+    }
+}
+
+impl MemoryImage {
+    /// Checks that mappings are in order, page aligned, in the user's half, and refer to files that there are.
+    ///
+    /// # Errors
+    /// [`ProcError::BadImage`].
+    pub fn validate(&self) -> Result<(), ProcError> {
+        let mut last = 0;
+        for mapping in &self.mappings {
+            let (start, end) = (mapping.start.0, mapping.end.0);
+            let fine = start >= last && start < end && end <= USER_END && start % PAGE_SIZE == 0 && end % PAGE_SIZE == 0;
+            let file_fine = match mapping.kind {
+                MappingKind::PrivateFile { file, .. } | MappingKind::SharedFile { file, .. } => file < self.files.len(),
+                _ => true,
+            };
+            if !fine || !file_fine {
+                return Err(ProcError::BadImage(format!("mapping {start:#x}-{end:#x} cannot be")));
+            }
+            last = end;
+        }
+        if self.executable >= self.files.len() {
+            return Err(ProcError::BadImage("it names no executable".into()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,278 @@
+//! A thread under ptrace, as a type-state: [`Running`] (attached) becomes [`Stopped`], and only a
+//! stopped one can be looked at, stepped and let go.
+
+use crate::error::ProcError;
+use crate::ids::Tid;
+use snapify_sys::process::{WaitStatus, wait};
+use snapify_sys::ptrace::{self as sys, RawSiginfo, Registers, RseqConfiguration};
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// An attached thread that has not been stopped, or not been seen to be.
+#[derive(Debug)]
+pub struct Running {
+    tid: Tid,
+}
+
+/// Why a thread is in its first stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Stopped by our request, or group-stopped (which a later detach keeps).
+    Requested,
+    /// About to take this signal; the signal has left its queue and must be handed back at the end.
+    Signal(i32),
+}
+
+/// A thread in a ptrace-stop.
+#[derive(Debug)]
+pub struct Stopped {
+    tid: Tid,
+}
+
+/// The number of a signal for a program, in the first bytes of its siginfo.
+#[must_use]
+pub fn signal_number(info: &RawSiginfo) -> i32 {
+    i32::from_ne_bytes([info[0], info[1], info[2], info[3]])
+}
+
+impl Running {
+    /// Attaches to a thread without stopping it (`PTRACE_SEIZE`).
+    ///
+    /// # Errors
+    /// `EPERM` if the thread belongs to someone else, is traced already or has ended; `ESRCH` if it is gone.
+    pub fn seize(tid: Tid, options: u64) -> Result<Self, ProcError> {
+        sys::seize(tid.0, options).map_err(ProcError::ptrace("attach", tid))?;
+        Ok(Self { tid })
+    }
+
+    /// A thread that a tracee created with thread tracing on: it is attached and about to stop.
+    pub(crate) fn attached(tid: Tid) -> Self {
+        Self { tid }
+    }
+
+    /// Asks the thread to stop.
+    ///
+    /// # Errors
+    /// `ESRCH` if it has ended.
+    pub fn interrupt(&self) -> Result<(), ProcError> {
+        sys::interrupt(self.tid.0).map_err(ProcError::ptrace("interrupt", self.tid))
+    }
+
+    /// The thread.
+    #[must_use]
+    pub fn tid(&self) -> Tid {
+        self.tid
+    }
+
+    /// Waits until the thread stops; `None` if it ended instead.
+    ///
+    /// # Errors
+    /// [`ProcError::NotStopping`] after `limit`: a thread that waits uninterruptibly in the kernel
+    /// (a dead network file system, vfork) does not stop.
+    pub fn wait_stopped(self, limit: Duration) -> Result<Option<(Stopped, Stop)>, (Self, ProcError)> {
+        let status = match wait_within(self.tid, limit) {
+            Ok(Some(status)) => status,
+            Ok(None) => {
+                let error = ProcError::NotStopping {
+                    tid: self.tid,
+                    seconds: limit.as_secs(),
+                    state: state_letter(self.tid).unwrap_or('?'),
+                };
+                return Err((self, error));
+            }
+            Err(e) if e.raw_os_error() == Some(libc::ECHILD) => return Ok(None),
+            Err(source) => {
+                let tid = self.tid;
+                return Err((self, ProcError::ptrace("wait", tid)(source)));
+            }
+        };
+        let Some(signal) = status.stop_signal() else {
+            return Ok(None);
+        };
+        let stop = if status.event() == 0 {
+            Stop::Signal(signal)
+        } else {
+            Stop::Requested
+        };
+        Ok(Some((Stopped { tid: self.tid }, stop)))
+    }
+}
+
+/// Waits for `tid` to change state. No descriptor reports a ptrace-stop, and SIGCHLD belongs to the
+/// program that uses this library, so this polls: threads stop within microseconds of being asked,
+/// and the few that do not are looked at every quarter of a millisecond.
+fn wait_within(tid: Tid, limit: Duration) -> io::Result<Option<WaitStatus>> {
+    let begin = Instant::now();
+    let mut rounds = 0_u32;
+    loop {
+        if let Some((_, status)) = wait(tid.0, false)? {
+            return Ok(Some(status));
+        }
+        rounds += 1;
+        if rounds < 200 {
+            std::thread::yield_now();
+        } else if begin.elapsed() > limit {
+            return Ok(None);
+        } else {
+            std::thread::sleep(Duration::from_micros(250));
+        }
+    }
+}
+
+fn state_letter(tid: Tid) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// What a single step ended in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The instruction was executed.
+    Done,
+    /// A signal that cannot be blocked (SIGSTOP) was about to be delivered; it has been held back.
+    HeldBack(i32),
+    /// An event of ptrace: a new thread, or a stop that had been asked for. The instruction has
+    /// perhaps not been executed yet.
+    Event(i32),
+}
+
+impl Stopped {
+    /// The thread.
+    #[must_use]
+    pub fn tid(&self) -> Tid {
+        self.tid
+    }
+
+    /// The general-purpose registers.
+    ///
+    /// # Errors
+    /// `ESRCH` if the thread was killed; [`io::ErrorKind::Unsupported`] if it runs 32-bit code.
+    pub fn registers(&self) -> Result<Registers, ProcError> {
+        sys::registers(self.tid.0).map_err(ProcError::ptrace("read registers", self.tid))
+    }
+
+    /// Sets the general-purpose registers.
+    ///
+    /// # Errors
+    /// `ESRCH` if the thread was killed.
+    pub fn set_registers(&self, registers: &Registers) -> Result<(), ProcError> {
+        sys::set_registers(self.tid.0, registers).map_err(ProcError::ptrace("set registers", self.tid))
+    }
+
+    /// The extended state (x87, SSE, AVX, AVX-512, AMX) in the kernel's own size.
+    ///
+    /// # Errors
+    /// `ESRCH` if the thread was killed.
+    pub fn extended_state(&self) -> Result<Vec<u8>, ProcError> {
+        sys::register_set(self.tid.0, sys::NT_X86_XSTATE).map_err(ProcError::ptrace("read extended state", self.tid))
+    }
+
+    /// Sets the extended state.
+    ///
+    /// # Errors
+    /// `EINVAL`/`EFAULT` if this machine's state is of another form.
+    pub fn set_extended_state(&self, state: &[u8]) -> Result<(), ProcError> {
+        sys::set_register_set(self.tid.0, sys::NT_X86_XSTATE, state)
+            .map_err(ProcError::ptrace("set extended state", self.tid))
+    }
+
+    /// Whether the thread has a user-mode shadow stack in use.
+    #[must_use]
+    pub fn has_shadow_stack(&self) -> bool {
+        // ENODEV where the kernel or machine has none, or the thread has not enabled it.
+        sys::register_set(self.tid.0, sys::NT_X86_SHSTK).is_ok()
+    }
+
+    /// The mask of blocked signals.
+    ///
+    /// # Errors
+    /// `ESRCH` if the thread was killed.
+    pub fn signal_mask(&self) -> Result<u64, ProcError> {
+        sys::signal_mask(self.tid.0).map_err(ProcError::ptrace("read signal mask", self.tid))
+    }
+
+    /// Sets the mask of blocked signals.
+    ///
+    /// # Errors
+    /// `ESRCH` if the thread was killed.
+    pub fn set_signal_mask(&self, mask: u64) -> Result<(), ProcError> {
+        sys::set_signal_mask(self.tid.0, mask).map_err(ProcError::ptrace("set signal mask", self.tid))
+    }
+
+    /// The signal that caused the current stop.
+    ///
+    /// # Errors
+    /// `EINVAL` in a stop without a signal.
+    pub fn siginfo(&self) -> Result<RawSiginfo, ProcError> {
+        sys::siginfo(self.tid.0).map_err(ProcError::ptrace("read siginfo", self.tid))
+    }
+
+    /// The signals queued for this thread, or for its whole process.
+    ///
+    /// # Errors
+    /// `ESRCH` if the thread was killed.
+    pub fn pending_signals(&self, shared: bool) -> Result<Vec<RawSiginfo>, ProcError> {
+        sys::pending_signals(self.tid.0, shared).map_err(ProcError::ptrace("read pending signals", self.tid))
+    }
+
+    /// The restartable-sequence registration; none in a kernel without it.
+    ///
+    /// # Errors
+    /// `ESRCH` if the thread was killed.
+    pub fn rseq(&self) -> Result<Option<RseqConfiguration>, ProcError> {
+        match sys::rseq_configuration(self.tid.0) {
+            Ok(configuration) if configuration.pointer == 0 => Ok(None),
+            Ok(configuration) => Ok(Some(configuration)),
+            Err(e) if e.raw_os_error() == Some(libc::EIO) => Ok(None),
+            Err(e) => Err(ProcError::ptrace("read rseq registration", self.tid)(e)),
+        }
+    }
+
+    /// Executes one instruction. A wait for the stop blocks: with all signals masked, a step always ends.
+    ///
+    /// # Errors
+    /// [`ProcError::Died`] if the thread was killed.
+    pub fn step(&mut self) -> Result<Step, ProcError> {
+        let died = |tid: Tid| ProcError::Died {
+            pid: crate::ids::Pid(tid.0),
+            during: "a remote system call",
+        };
+        match sys::single_step(self.tid.0) {
+            Ok(()) => {}
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Err(died(self.tid)),
+            Err(e) => return Err(ProcError::ptrace("single-step", self.tid)(e)),
+        }
+        let status = match wait(self.tid.0, true) {
+            Ok(Some((_, status))) => status,
+            Ok(None) => return Err(died(self.tid)),
+            Err(e) => return Err(ProcError::ptrace("wait", self.tid)(e)),
+        };
+        match (status.stop_signal(), status.event()) {
+            (None, _) => Err(died(self.tid)),
+            (Some(libc::SIGTRAP), 0) => Ok(Step::Done),
+            (Some(signal), 0) => Ok(Step::HeldBack(signal)),
+            (Some(_), event) => Ok(Step::Event(event)),
+        }
+    }
+
+    /// Lets the thread go. `signal` is delivered to it with what it carries; the kernel takes it only
+    /// in a stop by a signal or a single step, which is where a thread with such a signal is.
+    pub fn detach(self, signal: Option<&RawSiginfo>) -> Result<(), (Self, ProcError)> {
+        let number = signal.map_or(0, signal_number);
+        if let Some(info) = signal {
+            // Without this the kernel replaces the siginfo by one of its own after a single step.
+            if let Err(e) = sys::set_siginfo(self.tid.0, info) {
+                let tid = self.tid;
+                return Err((self, ProcError::ptrace("set siginfo", tid)(e)));
+            }
+        }
+        match sys::detach(self.tid.0, number) {
+            Ok(()) => Ok(()),
+            Err(e) => {
+                let tid = self.tid;
+                Err((self, ProcError::ptrace("detach", tid)(e)))
+            }
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! System calls in a stopped tracee, made from outside by single-stepping over a `syscall` instruction
+//! that is found in it: no code is put into a running program.
+//!
+//! A step costs about 4 us if tracer and tracee share a CPU and ten times that if not, so a [`Tracee`]
+//! pins itself and each thread it works in to one CPU and gives the affinities back when it is dropped.
+//!
+//! Kernel corner cases that are handled here:
+//! - `orig_rax` is -1 during a remote call, or the kernel would take the registers for those of an interrupted
+//!   call and "restart" it;
+//! - all signals are masked meanwhile; SIGSTOP cannot be, so it is held back and sent again at the end;
+//! - a stop that had been asked for, or a group-stop, may come before the step: the step is repeated.
+
+use crate::abi::Pod;
+use crate::error::ProcError;
+use crate::ids::{Pid, RemoteAddr, Tid};
+use crate::ptrace::{Step, Stopped};
+use snapify_sys::process;
+use snapify_sys::ptrace::Registers;
+use std::collections::HashMap;
+use std::io;
+use std::marker::PhantomData;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// The two bytes of the `syscall` instruction.
+pub(crate) const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// All signals that can be blocked.
+pub(crate) const ALL_SIGNALS: u64 = u64::MAX;
+
+const TRAP_FLAG: u64 = 0x100;
+
+/// Memory in the tracee that may be used for the arguments and results of remote calls.
+///
+/// Every remote call may use all of it: nothing is kept there between two calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scratch {
+    /// Its first address, page aligned.
+    pub addr: RemoteAddr,
+    /// Its size in bytes, at least 64 KiB.
+    pub len: u64,
+}
+
+/// Bytes of scratch memory in every tracee.
+pub(crate) const SCRATCH_BYTES: u64 = 256 * 1024;
+
+/// What is put back when a tracee is no longer worked with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// A running program: registers, masks, affinities and memory must be as they were.
+    Frozen,
+    /// A process that is being built: its registers are set at the end anyway.
+    Built,
+}
+
+#[derive(Debug)]
+struct Seat {
+    thread: Stopped,
+    /// Registers that a remote call starts from, and that are put back.
+    base: Registers,
+    /// Signal mask to put back.
+    mask: Option<u64>,
+    /// Affinity to put back, if it was changed.
+    affinity: Option<Vec<u64>>,
+    prepared: bool,
+}
+
+/// A process whose threads are all stopped and in which system calls can be made.
+///
+/// Used at capture on a running program (everything is put back when this is dropped) and at restore
+/// on the process that is being built.
+#[derive(Debug)]
+pub struct Tracee<'a> {
+    pid: Pid,
+    leader: Tid,
+    seats: HashMap<Tid, Seat>,
+    instruction: RemoteAddr,
+    scratch: Scratch,
+    origin: Origin,
+    cpu: Option<Pin>,
+    stop_held_back: bool,
+    calls: u64,
+    _frozen: PhantomData<&'a mut ()>,
+}
+
+#[derive(Debug)]
+struct Pin {
+    mask: Vec<u64>,
+    ours: Vec<u64>,
+}
+
+impl<'a> Tracee<'a> {
+    /// Prepares remote calls in a frozen program. `threads` are its stopped threads, the leader first, with the registers that
+    /// each is to have in the end.
+    ///
+    /// # Errors
+    /// If no `syscall` instruction is found at `instruction`, or scratch memory cannot be mapped.
+    pub(crate) fn of_frozen(
+        pid: Pid,
+        threads: Vec<(Stopped, Registers)>,
+        instruction: RemoteAddr,
+    ) -> Result<Self, (Vec<Stopped>, ProcError)> {
+        let mut tracee = Self::new(pid, threads, instruction, Origin::Frozen);
+        let map = [
+            0,
+            SCRATCH_BYTES,
+            (libc::PROT_READ | libc::PROT_WRITE) as u64,
+            (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64,
+            u64::MAX,
+            0,
+        ];
+        match tracee.syscall("mmap", libc::SYS_mmap, map) {
+            Ok(addr) => {
+                tracee.scratch = Scratch {
+                    addr: RemoteAddr(addr),
+                    len: SCRATCH_BYTES,
+                };
+                Ok(tracee)
+            }
+            Err(e) => Err((tracee.release(), e)),
+        }
+    }
+
+    /// Prepares remote calls in a process under construction, from a first thread and a `syscall` instruction in it.
+    /// There is no scratch memory until [`Self::set_scratch`].
+    pub(crate) fn of_built(leader: Stopped, base: Registers, instruction: RemoteAddr) -> Self {
+        let pid = Pid(leader.tid().0);
+        Self::new(pid, vec![(leader, base)], instruction, Origin::Built)
+    }
+
+    fn new(pid: Pid, threads: Vec<(Stopped, Registers)>, instruction: RemoteAddr, origin: Origin) -> Self {
+        let leader = threads.first().map_or(pid.leader(), |(t, _)| t.tid());
+        let cpu = Pin::choose(leader);
+        let mut tracee = Self {
+            pid,
+            leader,
+            seats: HashMap::with_capacity(threads.len()),
+            instruction,
+            scratch: Scratch {
+                addr: RemoteAddr(0),
+                len: 0,
+            },
+            origin,
+            cpu,
+            stop_held_back: false,
+            calls: 0,
+            _frozen: PhantomData,
+        };
+        for (thread, base) in threads {
+            tracee.seat(thread, base);
+        }
+        tracee
+    }
+
+    fn seat(&mut self, thread: Stopped, base: Registers) {
+        let seat = Seat {
+            thread,
+            base,
+            mask: None,
+            affinity: None,
+            prepared: false,
+        };
+        self.seats.insert(seat.thread.tid(), seat);
+    }
+
+    /// Takes in a thread that the process under construction has just created.
+    pub(crate) fn add_thread(&mut self, thread: Stopped) {
+        let base = self.seats[&self.leader].base;
+        self.seat(thread, base);
+    }
+
+    /// From now on, calls are made at `instruction`.
+    pub(crate) fn set_instruction(&mut self, instruction: RemoteAddr) {
+        self.instruction = instruction;
+    }
+
+    /// Tells where scratch memory is.
+    pub(crate) fn set_scratch(&mut self, scratch: Scratch) {
+        self.scratch = scratch;
+    }
+
+    /// Number of remote calls made so far.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls
+    }
+
+    /// The process, as this process sees it.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// The thread-group leader, as this process sees it.
+    #[must_use]
+    pub fn leader(&self) -> Tid {
+        self.leader
+    }
+
+    /// Scratch memory for arguments.
+    #[must_use]
+    pub fn scratch(&self) -> Scratch {
+        self.scratch
+    }
+
+    /// A stopped thread, to look at.
+    pub(crate) fn thread(&self, tid: Tid) -> Result<&Stopped, ProcError> {
+        self.seats
+            .get(&tid)
+            .map(|seat| &seat.thread)
+            .ok_or_else(|| ProcError::BadImage(format!("thread {tid} is not one of process {}", self.pid)))
+    }
+
+    /// Makes a system call in the leader.
+    ///
+    /// # Errors
+    /// The kernel's error as [`ProcError::RemoteSyscall`]; [`ProcError::Died`] if the process was killed.
+    pub fn syscall(&mut self, name: &'static str, nr: i64, args: [u64; 6]) -> Result<u64, ProcError> {
+        self.syscall_in(self.leader, name, nr, args)
+    }
+
+    /// Makes a system call in thread `tid`.
+    ///
+    /// # Errors
+    /// As [`Self::syscall`].
+    pub fn syscall_in(&mut self, tid: Tid, name: &'static str, nr: i64, args: [u64; 6]) -> Result<u64, ProcError> {
+        self.syscall_watching(tid, name, nr, args).map(|(value, _)| value)
+    }
+
+    /// As [`Self::syscall_in`], and tells whether a ptrace event came meanwhile.
+    pub(crate) fn syscall_watching(
+        &mut self,
+        tid: Tid,
+        name: &'static str,
+        nr: i64,
+        args: [u64; 6],
+    ) -> Result<(u64, bool), ProcError> {
+        let instruction = self.instruction;
+        let registers = Registers {
+            rip: instruction.0,
+            rax: nr as u64,
+            rdi: args[0],
+            rsi: args[1],
+            rdx: args[2],
+            r10: args[3],
+            r8: args[4],
+            r9: args[5],
+            ..Registers::default()
+        };
+        let (end, event) = self.step_from(tid, registers)?;
+        let value = end.rax as i64;
+        if (-4095..0).contains(&value) {
+            return Err(ProcError::RemoteSyscall {
+                name,
+                pid: self.pid,
+                source: io::Error::from_raw_os_error(-value as i32),
+            });
+        }
+        Ok((value as u64, event))
+    }
+
+    /// Executes one instruction in thread `tid` with the given rip and argument registers (all others as in the thread's own
+    /// registers); returns the registers afterwards, and whether a ptrace event came meanwhile.
+    pub(crate) fn step_from(&mut self, tid: Tid, wanted: Registers) -> Result<(Registers, bool), ProcError> {
+        let pid = self.pid;
+        let origin = self.origin;
+        self.calls += 1;
+        let seat = self
+            .seats
+            .get_mut(&tid)
+            .ok_or_else(|| ProcError::BadImage(format!("thread {tid} is not one of process {pid}")))?;
+        if !seat.prepared {
+            seat.prepare(self.cpu.as_ref(), origin)?;
+        }
+        let registers = Registers {
+            rip: wanted.rip,
+            rax: wanted.rax,
+            rdi: wanted.rdi,
+            rsi: wanted.rsi,
+            rdx: wanted.rdx,
+            r10: wanted.r10,
+            r8: wanted.r8,
+            r9: wanted.r9,
+            orig_rax: u64::MAX,
+            eflags: seat.base.eflags & !TRAP_FLAG,
+            ..seat.base
+        };
+        let died = |error| match error {
+            ProcError::Died { .. } => ProcError::Died {
+                pid,
+                during: "a remote system call",
+            },
+            other => other,
+        };
+        seat.thread.set_registers(&registers)?;
+        let mut event = false;
+        loop {
+            match seat.thread.step().map_err(died)? {
+                Step::Done => {
+                    let end = seat.thread.registers()?;
+                    if end.rip != registers.rip {
+                        return Ok((end, event));
+                    }
+                    // A trap that was not ours; the instruction is still to come.
+                }
+                Step::HeldBack(_) => self.stop_held_back = true,
+                Step::Event(_) => event = true,
+            }
+        }
+    }
+
+    /// Reads memory of the tracee.
+    ///
+    /// # Errors
+    /// `EFAULT` for memory that the tracee itself may not read.
+    pub fn read(&self, addr: RemoteAddr, buffer: &mut [u8]) -> Result<(), ProcError> {
+        snapify_sys::vm::read_exact(self.pid.0, addr.0, buffer).map_err(|source| ProcError::Memory {
+            op: "read",
+            pid: self.pid,
+            address: addr.0,
+            source,
+        })
+    }
+
+    /// Writes memory of the tracee.
+    ///
+    /// # Errors
+    /// `EFAULT` for memory that the tracee itself may not write.
+    pub fn write(&self, addr: RemoteAddr, bytes: &[u8]) -> Result<(), ProcError> {
+        snapify_sys::vm::write_all(self.pid.0, addr.0, bytes).map_err(|source| ProcError::Memory {
+            op: "write",
+            pid: self.pid,
+            address: addr.0,
+            source,
+        })
+    }
+
+    /// Writes a value.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn put<T: Pod>(&self, addr: RemoteAddr, value: &T) -> Result<(), ProcError> {
+        self.write(addr, value.as_bytes())
+    }
+
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn get<T: Pod>(&self, addr: RemoteAddr) -> Result<T, ProcError> {
+        let mut value = T::zeroed();
+        self.read(addr, value.as_bytes_mut())?;
+        Ok(value)
+    }
+
+    /// Writes a path, with its ending zero, to the start of the scratch memory and returns its address.
+    ///
+    /// # Errors
+    /// `ENAMETOOLONG` if it does not fit, `EINVAL` if it holds a zero byte.
+    pub fn put_cstr(&self, path: impl AsRef<Path>) -> Result<RemoteAddr, ProcError> {
+        self.put_cstr_at(self.scratch.addr, path)
+    }
+
+    /// Writes a path, with its ending zero, to `addr` and returns `addr`.
+    ///
+    /// # Errors
+    /// As [`Self::put_cstr`].
+    pub fn put_cstr_at(&self, addr: RemoteAddr, path: impl AsRef<Path>) -> Result<RemoteAddr, ProcError> {
+        let path = path.as_ref();
+        let refuse = |code| ProcError::File {
+            path: path.to_owned(),
+            what: "use the name",
+            source: io::Error::from_raw_os_error(code),
+        };
+        let mut bytes = path.as_os_str().as_bytes().to_vec();
+        if bytes.contains(&0) {
+            return Err(refuse(libc::EINVAL));
+        }
+        if bytes.len() >= 16 * 1024 {
+            return Err(refuse(libc::ENAMETOOLONG));
+        }
+        bytes.push(0);
+        self.write(addr, &bytes)?;
+        Ok(addr)
+    }
+
+    /// The affinity that a thread had before it was pinned for remote calls, as the kernel's bit mask.
+    ///
+    /// # Errors
+    /// `ESRCH` if the thread was killed.
+    pub fn affinity(&self, tid: Tid) -> Result<Vec<u64>, ProcError> {
+        match self.seats.get(&tid).and_then(|seat| seat.affinity.clone()) {
+            Some(mask) => Ok(mask),
+            None => process::affinity(tid.0).map_err(ProcError::ptrace("read affinity", tid)),
+        }
+    }
+
+    /// Ends the work with the tracee and hands the threads back, in no particular order.
+    pub(crate) fn release(mut self) -> Vec<Stopped> {
+        self.put_back();
+        std::mem::take(&mut self.seats).into_values().map(|seat| seat.thread).collect()
+    }
+
+    /// Puts back what remote calls changed. Errors are not reported: they mean that the thread was killed.
+    fn put_back(&mut self) {
+        if self.origin == Origin::Frozen && self.scratch.len > 0 {
+            let Scratch { addr, len } = self.scratch;
+            self.scratch.len = 0;
+            if let Err(e) = self.syscall("munmap", libc::SYS_munmap, [addr.0, len, 0, 0, 0, 0]) {
+                tracing::debug!(pid = self.pid.0, "scratch memory was not unmapped: {e}");
+            }
+        }
+        for seat in self.seats.values_mut().filter(|seat| seat.prepared) {
+            seat.put_back(self.origin);
+        }
+        if self.stop_held_back {
+            self.stop_held_back = false;
+            let _ = process::kill(self.pid.0, libc::SIGSTOP);
+        }
+        self.cpu = None;
+    }
+}
+
+impl Drop for Tracee<'_> {
+    fn drop(&mut self) {
+        self.put_back();
+    }
+}
+
+impl Seat {
+    /// Masks all signals and pins the thread to our CPU.
+    fn prepare(&mut self, cpu: Option<&Pin>, origin: Origin) -> Result<(), ProcError> {
+        let tid = self.thread.tid();
+        if origin == Origin::Frozen {
+            self.mask = Some(self.thread.signal_mask()?);
+        }
+        self.prepared = true;
+        self.thread.set_signal_mask(ALL_SIGNALS)?;
+        if let Some(cpu) = cpu {
+            let before = process::affinity(tid.0).map_err(ProcError::ptrace("read affinity", tid))?;
+            // Refused where a cpuset leaves out our CPU: calls are slower then, no more.
+            if process::set_affinity(tid.0, &cpu.mask).is_ok() {
+                self.affinity = Some(before);
+            }
+        }
+        Ok(())
+    }
+
+    fn put_back(&mut self, origin: Origin) {
+        self.prepared = false;
+        let tid = self.thread.tid();
+        if let Some(mask) = self.affinity.take() {
+            let _ = process::set_affinity(tid.0, &mask);
+        }
+        if origin == Origin::Frozen {
+            let _ = self.thread.set_registers(&self.base);
+            if let Some(mask) = self.mask.take() {
+                let _ = self.thread.set_signal_mask(mask);
+            }
+        }
+    }
+}
+
+impl Pin {
+    /// Pins this thread to a CPU that `leader` may use too; `None` if there is none.
+    fn choose(leader: Tid) -> Option<Self> {
+        let ours = process::affinity(0).ok()?;
+        let theirs = process::affinity(leader.0).ok()?;
+        let common: Vec<u64> = ours.iter().zip(&theirs).map(|(a, b)| a & b).collect();
+        let allowed = |cpu: usize| common.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 == 1);
+        let here = process::current_cpu();
+        let cpu = if allowed(here) { here } else { (0..common.len() * 64).find(|&cpu| allowed(cpu))? };
+        let mut mask = vec![0; common.len()];
+        mask[cpu / 64] = 1 << (cpu % 64);
+        process::set_affinity(0, &mask).ok()?;
+        Some(Self { mask, ours })
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let _ = process::set_affinity(0, &self.ours);
+    }
+}

@@ -1,0 +1,85 @@
+//! What the kinds of kernel objects share while a process is built.
+
+use crate::error::ProcError;
+use crate::ids::RemoteFd;
+use crate::image::ProcessImage;
+use snapify_store::SpaceId;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// Descriptors that the process under construction has inherited, by what they are. They have the same numbers here in its
+/// init and there, all above any number in the image, and are closed there when the descriptors are complete:
+/// a kind duplicates them (dup3) to where they belong, or reopens them through `/proc/self/fd/N`.
+#[derive(Debug)]
+pub struct RestoreContext<'a> {
+    /// The image that is being restored.
+    pub image: &'a ProcessImage,
+    pub(crate) externals: HashMap<String, RemoteFd>,
+    pub(crate) objects: HashMap<u32, (RemoteFd, File)>,
+    pub(crate) stdio: [RemoteFd; 3],
+    pub(crate) first_inherited: RemoteFd,
+}
+
+impl RestoreContext<'_> {
+    /// The descriptor that the caller supplied for an external.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn external(&self, key: &str) -> Result<RemoteFd, ProcError> {
+        self.externals
+            .get(key)
+            .copied()
+            .ok_or_else(|| ProcError::BadImage(format!("no descriptor was supplied for its external {key:?}")))
+    }
+
+    /// The descriptor (read and write) of the new file that holds an object's content.
+    ///
+    /// # Errors
+    /// If the image has no such object.
+    pub fn object(&self, space: SpaceId) -> Result<RemoteFd, ProcError> {
+        Ok(self.object_file(space)?.0)
+    }
+
+    /// The content of a (small) object.
+    ///
+    /// # Errors
+    /// If the image has no such object or it is longer than `limit` bytes.
+    pub fn object_bytes(&self, space: SpaceId, limit: u64) -> Result<Vec<u8>, ProcError> {
+        let (_, file) = self.object_file(space)?;
+        let bytes = self
+            .image
+            .objects
+            .iter()
+            .find(|o| o.space == space)
+            .map_or(0, |o| o.bytes);
+        if bytes > limit {
+            return Err(ProcError::BadImage(format!(
+                "object {} has {bytes} bytes, more than the {limit} that it can have",
+                space.0
+            )));
+        }
+        let mut content = vec![0; bytes as usize];
+        file.read_exact_at(&mut content, 0)
+            .map_err(ProcError::system(format!("reading object {}", space.0)))?;
+        Ok(content)
+    }
+
+    /// The restart's standard input, output and error.
+    #[must_use]
+    pub fn stdio(&self) -> [RemoteFd; 3] {
+        self.stdio
+    }
+
+    /// All inherited descriptors are numbered from here on; a descriptor that is made meanwhile may be too.
+    #[must_use]
+    pub fn first_inherited(&self) -> RemoteFd {
+        self.first_inherited
+    }
+
+    fn object_file(&self, space: SpaceId) -> Result<&(RemoteFd, File), ProcError> {
+        self.objects
+            .get(&space.0)
+            .ok_or_else(|| ProcError::BadImage(format!("it has no object {}", space.0)))
+    }
+}

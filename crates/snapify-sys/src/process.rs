@@ -1,0 +1,215 @@
+//! Waiting for tracees, and small things about other threads.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::fd::BorrowedFd;
+
+/// A raw wait status, as waitpid(2) gives it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WaitStatus(pub i32);
+
+impl WaitStatus {
+    /// The exit code, if it exited.
+    #[must_use]
+    pub fn exit_code(self) -> Option<i32> {
+        libc::WIFEXITED(self.0).then(|| libc::WEXITSTATUS(self.0))
+    }
+
+    /// The signal that killed it, if one did.
+    #[must_use]
+    pub fn termination_signal(self) -> Option<i32> {
+        libc::WIFSIGNALED(self.0).then(|| libc::WTERMSIG(self.0))
+    }
+
+    /// The signal of a stop (`SIGTRAP` for most ptrace stops), if it is one.
+    #[must_use]
+    pub fn stop_signal(self) -> Option<i32> {
+        libc::WIFSTOPPED(self.0).then(|| libc::WSTOPSIG(self.0))
+    }
+
+    /// The ptrace event of a stop, 0 if it has none.
+    #[must_use]
+    pub fn event(self) -> i32 {
+        self.0 >> 16
+    }
+}
+
+/// Waits for thread or process `tid` (-1: any child) as waitpid(2) with `__WALL`. With `block` false, `None` means
+/// that nothing has happened yet. Interruptions by signals are hidden.
+pub fn wait(tid: i32, block: bool) -> io::Result<Option<(i32, WaitStatus)>> {
+    let mut status = 0;
+    let options = libc::__WALL | if block { 0 } else { libc::WNOHANG };
+    loop {
+        // SAFETY: `status` is a live integer.
+        let result = unsafe { libc::waitpid(tid, &raw mut status, options) };
+        if result > 0 {
+            return Ok(Some((result, WaitStatus(status))));
+        }
+        if result == 0 {
+            return Ok(None);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// get_robust_list(2): address and length of a thread's list of robust futexes.
+pub fn robust_list(tid: i32) -> io::Result<(u64, u64)> {
+    let mut head = 0_u64;
+    let mut length = 0_u64;
+    // SAFETY: the kernel writes one pointer and one size.
+    crate::check(unsafe { libc::syscall(libc::SYS_get_robust_list, tid, &raw mut head, &raw mut length) })?;
+    Ok((head, length))
+}
+
+/// sched_getaffinity(2) as the kernel's bit mask, in words, shortened to what the kernel fills in.
+pub fn affinity(tid: i32) -> io::Result<Vec<u64>> {
+    let mut mask = vec![0_u64; 1024 / 64];
+    loop {
+        // SAFETY: the kernel writes at most the given bytes.
+        let result = crate::check(unsafe {
+            libc::syscall(libc::SYS_sched_getaffinity, tid, size_of_val(mask.as_slice()), mask.as_mut_ptr())
+        });
+        match result {
+            Ok(bytes) => {
+                mask.truncate((bytes as usize).div_ceil(8));
+                return Ok(mask);
+            }
+            // More CPUs than bits.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) && mask.len() < 1024 => {
+                mask = vec![0; mask.len() * 4];
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// sched_setaffinity(2) with the kernel's bit mask.
+pub fn set_affinity(tid: i32, mask: &[u64]) -> io::Result<()> {
+    // SAFETY: the kernel reads the given bytes.
+    crate::check(unsafe { libc::syscall(libc::SYS_sched_setaffinity, tid, size_of_val(mask), mask.as_ptr()) }).map(drop)
+}
+
+/// The CPU that the calling thread runs on now.
+#[must_use]
+pub fn current_cpu() -> usize {
+    // SAFETY: takes no arguments.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+}
+
+/// Scheduling attributes of a thread (`struct sched_attr`, version 0).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SchedulingAttributes {
+    /// Size of this structure.
+    pub size: u32,
+    /// `SCHED_*`
+    pub policy: u32,
+    /// `SCHED_FLAG_*`
+    pub flags: u64,
+    /// Nice value.
+    pub nice: i32,
+    /// Static priority of the real-time policies.
+    pub priority: u32,
+    /// Deadline policy: run time in nanoseconds.
+    pub runtime: u64,
+    /// Deadline policy: deadline in nanoseconds.
+    pub deadline: u64,
+    /// Deadline policy: period in nanoseconds.
+    pub period: u64,
+}
+
+/// sched_getattr(2).
+pub fn scheduling(tid: i32) -> io::Result<SchedulingAttributes> {
+    let mut attributes = SchedulingAttributes::default();
+    let size = size_of::<SchedulingAttributes>();
+    // SAFETY: the kernel writes at most `size` bytes.
+    crate::check(unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attributes, size, 0) })?;
+    Ok(attributes)
+}
+
+/// sched_setattr(2).
+pub fn set_scheduling(tid: i32, attributes: &SchedulingAttributes) -> io::Result<()> {
+    let attributes = SchedulingAttributes {
+        size: size_of::<SchedulingAttributes>() as u32,
+        ..*attributes
+    };
+    // SAFETY: the kernel reads `size` bytes.
+    crate::check(unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attributes, 0) }).map(drop)
+}
+
+/// Closes all descriptors from `first` to `last`, both included, by close_range(2).
+///
+/// # Safety
+/// Nothing that still lives may own one of them.
+pub unsafe fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: the caller's promise.
+    crate::check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
+}
+
+/// Duplicates `fd` to the first free number not below `lowest`, close-on-exec.
+pub fn duplicate_above(fd: BorrowedFd<'_>, lowest: i32) -> io::Result<i32> {
+    // SAFETY: no memory is passed.
+    crate::check(i64::from(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) })).map(|fd| fd as i32)
+}
+
+/// Duplicates `from` to exactly `to` without close-on-exec, as dup2(2); what was at `to` is closed.
+///
+/// # Safety
+/// Nothing that still lives may own `to`.
+pub unsafe fn duplicate_to(from: i32, to: i32) -> io::Result<()> {
+    // SAFETY: the caller's promise.
+    crate::check(i64::from(unsafe { libc::dup2(from, to) })).map(drop)
+}
+
+/// Restricts descriptors that the caller knows by number only: takes ownership of `fd`.
+///
+/// # Safety
+/// `fd` must be open and owned by nobody else.
+pub unsafe fn own(fd: i32) -> std::os::fd::OwnedFd {
+    // SAFETY: the caller's promise.
+    unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }
+}
+
+/// Borrows a descriptor known by number.
+///
+/// # Safety
+/// `fd` must stay open for `'a`.
+pub unsafe fn borrow<'a>(fd: i32) -> BorrowedFd<'a> {
+    // SAFETY: the caller's promise.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// prctl(PR_SET_PDEATHSIG): the signal that the caller gets when the thread that created it ends.
+pub fn set_parent_death_signal(signal: i32) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    crate::check(i64::from(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal as u64, 0, 0, 0) })).map(drop)
+}
+
+/// prctl(PR_SET_NAME): names the calling thread; longer than 15 bytes is cut.
+pub fn set_name(name: &std::ffi::CStr) -> io::Result<()> {
+    // SAFETY: `name` ends with a zero byte.
+    crate::check(i64::from(unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr() as u64, 0, 0, 0) })).map(drop)
+}
+
+/// Ends the calling process at once, without running anything.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// Waits in the kernel for ever; only a signal with its default action ends it. For a child that is about to be traced.
+pub fn pause_for_ever() -> ! {
+    loop {
+        // SAFETY: takes no arguments.
+        unsafe { libc::syscall(libc::SYS_pause) };
+    }
+}
+
+/// Sends `signal` to process `pid`.
+pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    crate::check(i64::from(unsafe { libc::kill(pid, signal) })).map(drop)
+}
