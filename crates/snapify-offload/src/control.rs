@@ -1,0 +1,323 @@
+//! Messages between supervisor, host library and card daemons.
+//!
+//! All travel as JSON over `snapify_fabric::Channel`s, descriptors beside them in the order that the message
+//! names. `docs/protocol.md` draws who talks to whom and when.
+
+use crate::engine::{External, PageFileSummary};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// Version of all messages here; both ends of a connection must have the same.
+pub const VERSION: u32 = 1;
+
+/// Environment variable with the path of the supervisor's socket; without it a program has no cards.
+pub const CONTROL_ENV: &str = "SNAPIFY_CONTROL";
+
+/// Key of the external that is the host library's connection to the supervisor, and an offload process's
+/// connection to its card daemon.
+pub const EXTERNAL_CONTROL: &str = "control";
+
+/// Key of the external that is an offload process's local store, in the offload process.
+pub const EXTERNAL_STORE: &str = "store";
+
+/// Keys of the externals that are an offload process's standard output and error.
+pub const EXTERNAL_STDOUT: &str = "stdout";
+/// See [`EXTERNAL_STDOUT`].
+pub const EXTERNAL_STDERR: &str = "stderr";
+
+/// Key of the external that is the host library's connection to the daemon of a card.
+#[must_use]
+pub fn external_card(index: u32) -> String {
+    format!("card{index}")
+}
+
+/// Key of the external that is the local store of an offload process, in the host process.
+#[must_use]
+pub fn external_store(id: ProcessId) -> String {
+    format!("store:{id}")
+}
+
+/// Names an offload process; chosen at random by the host library, so that it stays unique over restarts and
+/// moves. Written as 16 hexadecimal digits, in JSON too.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ProcessId(pub u64);
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for ProcessId {
+    type Err = std::num::ParseIntError;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        u64::from_str_radix(text, 16).map(Self)
+    }
+}
+
+impl Serialize for ProcessId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ProcessId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Names a connection of a host process to its cards; chosen by the supervisor, unique in its life.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct HostId(pub u64);
+
+/// A card as the host process sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CardInfo {
+    /// Its number, from 0.
+    pub index: u32,
+    /// Its memory in bytes.
+    pub memory: u64,
+}
+
+// ------------------------------------------------------------------ supervisor and host library
+
+/// From the host library to the supervisor, over the socket that [`CONTROL_ENV`] names.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "kebab-case")]
+pub enum HostToSupervisor {
+    /// First message of a connection.
+    Hello {
+        /// [`VERSION`] of the host library.
+        version: u32,
+        /// Its process id as it sees it itself (the supervisor goes by the socket's credentials).
+        pid: i32,
+    },
+    /// Answer to [`SupervisorToHost::Pause`]: all channels are empty and stay so until `Resume`.
+    Paused {
+        /// What the engine must leave out of the host process's image: keys "control", "card<i>" and
+        /// "store:<id>".
+        externals: Vec<External>,
+        /// The offload processes of this host process.
+        processes: Vec<PausedProcess>,
+    },
+    /// Answer to [`SupervisorToHost::Capture`]: all daemons have begun. The rest is told over the completion
+    /// channel; the host library expects nothing more and may be frozen.
+    CaptureStarted,
+    /// Answer to [`SupervisorToHost::Resume`].
+    Resumed,
+    /// Answer to any request that failed. A failed `Pause` or `Capture` leaves what was paused paused:
+    /// `Resume` follows.
+    Failed {
+        /// Why, in words.
+        message: String,
+    },
+}
+
+/// An offload process in [`HostToSupervisor::Paused`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PausedProcess {
+    /// Which.
+    pub id: ProcessId,
+    /// On which card.
+    pub card: u32,
+    /// Its process id as its card's daemon sees it.
+    pub pid: i32,
+    /// Bytes of its local store that are in use.
+    pub store_bytes: u64,
+}
+
+/// From the supervisor to the host library.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "kebab-case")]
+pub enum SupervisorToHost {
+    /// Answer to `Hello`. Descriptors: one connection to each card's daemon, in the order of `cards` (the
+    /// other ends went to the daemons by [`SupervisorToCard::Host`]).
+    Welcome {
+        /// [`VERSION`] of the supervisor.
+        version: u32,
+        /// The cards.
+        cards: Vec<CardInfo>,
+    },
+    /// Answer to `Hello` when there are no cards to be had.
+    Refused {
+        /// Why, in words.
+        message: String,
+    },
+    /// Drain all channels and keep them empty.
+    Pause,
+    /// Save the offload processes. Only between `Pause` and `Resume`. Descriptors: the completion channel
+    /// (on which daemons send [`CaptureEvent`]s), then for each process in order: the files for the engine's
+    /// description, the pages, the local store.
+    Capture {
+        /// All or some of the processes of `Paused`.
+        processes: Vec<CaptureProcess>,
+    },
+    /// Go on. At any time after `Pause`.
+    Resume,
+    /// First message to a restored host process, before `Resume`: the externals are new ones in the old
+    /// places, and the daemons have adopted the restored offload processes. No answer.
+    Restored {
+        /// The cards now.
+        cards: Vec<CardInfo>,
+        /// The offload processes as their daemons know them now.
+        processes: Vec<PausedProcess>,
+    },
+}
+
+/// One process of [`SupervisorToHost::Capture`].
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct CaptureProcess {
+    /// Which.
+    pub id: ProcessId,
+    /// Whether it ends once it is saved.
+    pub terminate: bool,
+}
+
+/// From a daemon's capture worker, over the completion channel of a capture.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum CaptureEvent {
+    /// So many more bytes of memory are dealt with.
+    Progress {
+        /// Of which process.
+        id: ProcessId,
+        /// Bytes since the last such event.
+        bytes: u64,
+    },
+    /// The process is saved: all three files are complete (not yet synced by the coordinator's commit).
+    Done {
+        /// Which process.
+        id: ProcessId,
+        /// Of the pages file.
+        pages: PageFileSummary,
+        /// Of the local store's page file.
+        store: PageFileSummary,
+    },
+    /// The process could not be saved; it goes on unharmed.
+    Failed {
+        /// Which process.
+        id: ProcessId,
+        /// Why, in words.
+        message: String,
+    },
+}
+
+// ------------------------------------------------------------------ supervisor and card daemon
+
+/// From the supervisor to a card daemon, over its service socket. Every request has one answer, except that
+/// [`CardToSupervisor::RestoreProgress`] may come before the answer to `Restore`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "kebab-case")]
+pub enum SupervisorToCard {
+    /// A host process connects. Descriptors: this daemon's end of the connection, and optionally a pidfd of the
+    /// host process (a forked copy of it may hold its end open longer than it lives). Answer: `Accepted`.
+    Host {
+        /// Names the connection.
+        host: HostId,
+    },
+    /// Rebuild an offload process, stopped. Descriptors: the engine's description, the pages, the local
+    /// store's page file, standard output, standard error. Answer: `Restored`.
+    Restore {
+        /// Which.
+        id: ProcessId,
+    },
+    /// Bind restored processes to the connection of their restored host process, and watch both. Answer:
+    /// `Accepted`.
+    Adopt {
+        /// The connection, from an earlier `Host`.
+        host: HostId,
+        /// The processes.
+        ids: Vec<ProcessId>,
+    },
+    /// Let a restored process run. Answer: `Accepted`.
+    Start {
+        /// Which.
+        id: ProcessId,
+    },
+    /// End a restored process, because its restart failed elsewhere. Answer: `Accepted`.
+    Discard {
+        /// Which.
+        id: ProcessId,
+    },
+    /// Say what runs. Answer: `Status`.
+    Status,
+    /// End all processes and the daemon. Answer: `Accepted`, then the connection closes.
+    Shutdown,
+}
+
+/// From a card daemon to the supervisor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "kebab-case")]
+pub enum CardToSupervisor {
+    /// First message: the card is up.
+    Ready {
+        /// [`VERSION`] of the daemon.
+        version: u32,
+        /// The card.
+        card: CardInfo,
+        /// What the sandbox had to do without, in words.
+        warnings: Vec<String>,
+    },
+    /// The request is done.
+    Accepted,
+    /// So many more bytes of a restore are in place.
+    RestoreProgress {
+        /// Of which process.
+        id: ProcessId,
+        /// Bytes since the last such message.
+        bytes: u64,
+    },
+    /// The process is complete and stopped. Descriptor: its local store, for the external "store:<id>" of the
+    /// host process.
+    Restored {
+        /// As the host library is to be told in `SupervisorToHost::Restored`.
+        process: PausedProcess,
+    },
+    /// Answer to `Status`.
+    Status {
+        /// All offload processes of this card.
+        processes: Vec<ProcessStatus>,
+    },
+    /// The request failed; the daemon and all other processes go on.
+    Failed {
+        /// Why, in words.
+        message: String,
+    },
+}
+
+/// An offload process as its daemon sees it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// Which.
+    pub id: ProcessId,
+    /// Its process id as the daemon sees it.
+    pub pid: i32,
+    /// Connection of its host process, once it has one.
+    pub host: Option<HostId>,
+    /// Bytes allocated in its local store.
+    pub store_bytes: u64,
+    /// What it is doing.
+    pub state: ProcessState,
+}
+
+/// State of an offload process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProcessState {
+    /// Launched; has not reported ready yet.
+    Starting,
+    /// Serving its host process.
+    Running,
+    /// Paused.
+    Paused,
+    /// Being saved.
+    Capturing,
+    /// Restored, not started yet.
+    Restored,
+    /// Being ended.
+    Ending,
+}
