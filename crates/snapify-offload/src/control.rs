@@ -87,7 +87,7 @@ pub struct CardInfo {
 
 /// From the host library to the supervisor, over the socket that [`CONTROL_ENV`] names.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "message", rename_all = "kebab-case")]
+#[serde(tag = "type", rename_all = "kebab-case")]
 pub enum HostToSupervisor {
     /// First message of a connection.
     Hello {
@@ -132,7 +132,7 @@ pub struct PausedProcess {
 
 /// From the supervisor to the host library.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "message", rename_all = "kebab-case")]
+#[serde(tag = "type", rename_all = "kebab-case")]
 pub enum SupervisorToHost {
     /// Answer to `Hello`. Descriptors: one connection to each card's daemon, in the order of `cards` (the
     /// other ends went to the daemons by [`SupervisorToCard::Host`]).
@@ -179,7 +179,7 @@ pub struct CaptureProcess {
 
 /// From a daemon's capture worker, over the completion channel of a capture.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "kebab-case")]
+#[serde(tag = "type", rename_all = "kebab-case")]
 pub enum CaptureEvent {
     /// So many more bytes of memory are dealt with.
     Progress {
@@ -211,7 +211,7 @@ pub enum CaptureEvent {
 /// From the supervisor to a card daemon, over its service socket. Every request has one answer, except that
 /// [`CardToSupervisor::RestoreProgress`] may come before the answer to `Restore`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "message", rename_all = "kebab-case")]
+#[serde(tag = "type", rename_all = "kebab-case")]
 pub enum SupervisorToCard {
     /// A host process connects. Descriptors: this daemon's end of the connection, and optionally a pidfd of the
     /// host process (a forked copy of it may hold its end open longer than it lives). Answer: `Accepted`.
@@ -251,7 +251,7 @@ pub enum SupervisorToCard {
 
 /// From a card daemon to the supervisor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "message", rename_all = "kebab-case")]
+#[serde(tag = "type", rename_all = "kebab-case")]
 pub enum CardToSupervisor {
     /// First message: the card is up.
     Ready {
