@@ -1,1 +1,31 @@
-//! snapify-store
+//! Snapshot directories: the page-file format, the chain of committed points, verification and inspection.
+//!
+//! The crate knows nothing of processes. Memory enters through a [`PageSource`] and leaves through a
+//! [`PageSink`]; everything else is files. The layers, from the bottom:
+//!
+//! - [`write_pages`] and [`PageFile`]: one *page file* holds the pages of any number of address spaces and
+//!   memory objects, in checksummed blocks with an index at the end.
+//! - [`Chain`] and [`Staging`]: a directory of numbered *points*; a point is staged, and becomes visible by
+//!   one rename once everything in it is on stable storage.
+//! - [`Snapshot`]: one committed point, opened for reading.
+//! - [`verify`] and [`inspect`]: reading everything, and reading only what describes it.
+//!
+//! The exact format is written down in `docs/format.md`.
+#![deny(unsafe_code)]
+
+mod aligned;
+mod cached;
+mod checksum;
+mod error;
+mod format;
+mod read;
+mod storage;
+mod types;
+mod write;
+
+pub use error::StoreError;
+pub use format::index::{Block, Run};
+pub use format::summary::PageFileSummary;
+pub use read::PageFile;
+pub use types::{PAGE_SIZE, PageRange, PageSink, PageSource, Progress, SpaceId};
+pub use write::write_pages;
