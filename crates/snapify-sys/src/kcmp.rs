@@ -31,6 +31,34 @@ pub enum Kind {
 pub fn kcmp(pid1: i32, pid2: i32, kind: Kind, index1: u64, index2: u64) -> io::Result<Ordering> {
     // SAFETY: no memory is passed.
     let result = crate::check(unsafe { libc::syscall(libc::SYS_kcmp, pid1, pid2, kind as i32, index1, index2) })?;
+    ordering(result)
+}
+
+/// A registration of an epoll instance, as `KCMP_EPOLL_TFD` names it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpollSlot {
+    /// Descriptor number of the epoll instance.
+    pub epoll: u32,
+    /// Descriptor number that the file was registered under.
+    pub target: u32,
+    /// Which of several registrations under the same number, in the order of fdinfo.
+    pub nth: u32,
+}
+
+/// Compares descriptor `fd` of `pid1` with the file that an epoll instance of `pid2` watches
+/// (`KCMP_EPOLL_TFD`): equal if they are one open file description.
+///
+/// # Errors
+/// As [`kcmp`]; `ENOENT` if there is no such registration.
+pub fn kcmp_epoll(pid1: i32, fd: u64, pid2: i32, slot: EpollSlot) -> io::Result<Ordering> {
+    const EPOLL_TFD: i32 = 7;
+    // SAFETY: the kernel reads one `EpollSlot`, which outlives the call.
+    let result = crate::check(unsafe { libc::syscall(libc::SYS_kcmp, pid1, pid2, EPOLL_TFD, fd, &raw const slot) })?;
+    ordering(result)
+}
+
+fn ordering(result: u64) -> io::Result<Ordering> {
     match result {
         0 => Ok(Ordering::Equal),
         1 => Ok(Ordering::Less),

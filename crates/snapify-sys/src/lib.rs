@@ -7,6 +7,8 @@
 #[allow(unsafe_code)]
 pub mod clone;
 #[allow(unsafe_code)]
+pub mod fd;
+#[allow(unsafe_code)]
 pub mod kcmp;
 #[allow(unsafe_code)]
 pub mod pagemap;

@@ -1,0 +1,223 @@
+//! Open descriptors: which there are, what they lead to, and how they come back.
+//!
+//! Two things are kept apart, as in the kernel: a *descriptor* is a number in the process's table with its
+//! close-on-exec flag; an *open file description* is what it refers to, with offset and status flags. Several
+//! descriptors may share one description (dup(2)), and several descriptions one object (a pipe, a file).
+//!
+//! Each kind of object has a module that recognizes it from what `/proc` shows, saves what `/proc` does not show, and
+//! makes it again:
+//!
+//! | module | objects |
+//! |---|---|
+//! | [`external`] | what an agent has declared as its own |
+//! | [`regular`] | files and directories with a name, and removed files with their content |
+//! | [`pipe`] | pipes within the process, with their content |
+//! | [`device`] | `/dev/null` and its like |
+//! | [`eventfd`], [`epoll`] | event counters, and what waits for many |
+//! | [`inherit`] | standard input and output that lead outside |
+//!
+//! What none of them recognizes is an [`Obstacle`](crate::Obstacle), see [`survey`].
+//!
+//! Restoring has two steps. [`Prepared::new`] runs in the init process *before* the new process is cloned off it: it opens
+//! and makes all objects by ordinary calls, at numbers above all that the image needs. The clone inherits them, and
+//! [`restore`] moves them to their numbers by remote calls.
+
+mod capture;
+pub mod device;
+pub mod epoll;
+pub mod eventfd;
+pub mod external;
+mod holders;
+pub mod inherit;
+pub mod locks;
+pub mod pipe;
+mod prepare;
+pub mod regular;
+mod restore;
+mod share;
+pub mod survey;
+
+pub use capture::capture;
+pub use prepare::{Prepared, preflight};
+pub use restore::restore;
+
+use crate::error::ProcError;
+use crate::ids::RemoteFd;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// All descriptors of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesImage {
+    /// Descriptors, ascending.
+    pub descriptors: Vec<Descriptor>,
+    /// Open file descriptions.
+    pub descriptions: Vec<Description>,
+    /// Pipes that descriptions are ends of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pipes: Vec<pipe::PipeImage>,
+    /// Removed files that descriptions are open on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<regular::RemovedFile>,
+}
+
+/// A number in the descriptor table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Descriptor {
+    /// The number.
+    pub fd: RemoteFd,
+    /// Index into [`FilesImage::descriptions`].
+    pub description: usize,
+    /// Whether exec closes it.
+    #[serde(default)]
+    pub close_on_exec: bool,
+}
+
+/// An open file description.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// Access mode and status flags (`O_*`), without `O_CLOEXEC`.
+    pub flags: u32,
+    /// What it is open on.
+    #[serde(flatten)]
+    pub object: Object,
+    /// File locks held through it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub locks: Vec<locks::LockImage>,
+}
+
+/// What a description is open on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Object {
+    /// Declared by an agent; the restart brings an open descriptor for it.
+    External {
+        /// The agent's name for it.
+        key: String,
+    },
+    /// The restart's own standard input, output or error.
+    Stdio(inherit::Stdio),
+    /// A file or directory with a name.
+    Named(regular::NamedFile),
+    /// A file without a name.
+    Removed(regular::OpenRemoved),
+    /// One end of a pipe.
+    Pipe(pipe::PipeEnd),
+    /// A device that is the same everywhere.
+    Device(device::Device),
+    /// An event counter.
+    EventFd(eventfd::EventFd),
+    /// A set of watched descriptors.
+    Epoll(epoll::Epoll),
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::External { key } => write!(f, "external {key}"),
+            Self::Stdio(stdio) => write!(f, "standard stream {}", stdio.fd),
+            Self::Named(file) => file.identity.path.fmt(f),
+            Self::Removed(_) => f.write_str("removed file"),
+            Self::Pipe(_) => f.write_str("pipe"),
+            Self::Device(device) => device.path.fmt(f),
+            Self::EventFd(_) => f.write_str("eventfd"),
+            Self::Epoll(_) => f.write_str("epoll"),
+        }
+    }
+}
+
+impl FilesImage {
+    /// The highest descriptor number in use.
+    #[must_use]
+    pub fn highest_fd(&self) -> Option<RemoteFd> {
+        self.descriptors.iter().map(|descriptor| descriptor.fd).max()
+    }
+
+    /// Checks that the parts refer to each other as they must.
+    ///
+    /// # Errors
+    /// [`ProcError::BadImage`] with the first contradiction.
+    pub fn validate(&self) -> Result<(), ProcError> {
+        let bad = |text: String| Err(ProcError::BadImage(text));
+        let mut last = -1;
+        for descriptor in &self.descriptors {
+            if descriptor.fd.0 <= last || descriptor.description >= self.descriptions.len() {
+                return bad(format!("descriptor {} is out of order or of nothing", descriptor.fd));
+            }
+            last = descriptor.fd.0;
+        }
+        for description in &self.descriptions {
+            let there = match &description.object {
+                Object::Removed(open) => open.file < self.removed.len(),
+                Object::Pipe(end) => end.pipe < self.pipes.len(),
+                Object::Stdio(stdio) => stdio.fd < 3,
+                _ => true,
+            };
+            if !there {
+                return bad(format!("a descriptor of a {} refers to nothing", description.object));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The bits of the open flags that hold the access mode.
+const ACCESS_MODE: u32 = libc::O_ACCMODE.cast_unsigned();
+
+/// Whether `flags` has all bits of the libc constant `bits`.
+fn has_flag(flags: u32, bits: libc::c_int) -> bool {
+    flags & bits.cast_unsigned() == bits.cast_unsigned()
+}
+
+fn can_read(flags: u32) -> bool {
+    flags & ACCESS_MODE != libc::O_WRONLY.cast_unsigned()
+}
+
+fn can_write(flags: u32) -> bool {
+    flags & ACCESS_MODE != libc::O_RDONLY.cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_reads_well_and_comes_back() {
+        let image = FilesImage {
+            descriptors: vec![Descriptor { fd: RemoteFd(5), description: 0, close_on_exec: true }],
+            descriptions: vec![Description {
+                flags: 2,
+                object: Object::EventFd(eventfd::EventFd { count: 3, semaphore: false }),
+                locks: Vec::new(),
+            }],
+            ..FilesImage::default()
+        };
+        let json = serde_json::to_string(&image).unwrap();
+        assert!(json.contains(r#"{"flags":2,"kind":"event-fd","count":3,"semaphore":false}"#), "{json}");
+        assert_eq!(serde_json::from_str::<FilesImage>(&json).unwrap(), image);
+        image.validate().unwrap();
+    }
+
+    #[test]
+    fn references_to_nothing_are_refused() {
+        let description = |object| Description { flags: 0, object, locks: Vec::new() };
+        let of_nothing = [
+            Object::Pipe(pipe::PipeEnd { pipe: 0 }),
+            Object::Removed(regular::OpenRemoved { file: 0, offset: 0 }),
+            Object::Stdio(inherit::Stdio { fd: 3, was: String::new() }),
+        ];
+        for object in of_nothing {
+            let image = FilesImage { descriptions: vec![description(object)], ..FilesImage::default() };
+            assert!(image.validate().is_err());
+        }
+        let descriptor = |fd| Descriptor { fd: RemoteFd(fd), description: 0, close_on_exec: false };
+        for fds in [&[3, 3][..], &[4, 3], &[-1]] {
+            let image = FilesImage {
+                descriptors: fds.iter().copied().map(descriptor).collect(),
+                descriptions: vec![description(Object::External { key: "a".into() })],
+                ..FilesImage::default()
+            };
+            assert!(image.validate().is_err(), "{fds:?}");
+        }
+    }
+}

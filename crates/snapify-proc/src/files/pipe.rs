@@ -1,0 +1,188 @@
+//! Pipes within the process: both ends are its own, or the other end is closed. They come back with their content and size.
+
+use super::inherit::standard_stream;
+use super::survey::{Found, Recognized, Seen, View};
+use super::{can_read, can_write, has_flag};
+use crate::error::ProcError;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::pipe::{PipeFlags, SpliceFlags};
+use serde::{Deserialize, Serialize};
+use snapify_store::SpaceId;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// A pipe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PipeImage {
+    /// Its capacity in bytes (`F_GETPIPE_SZ`).
+    pub capacity: usize,
+    /// The object that holds its content, if there is any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<SpaceId>,
+}
+
+/// A description of an end of a pipe; its flags tell which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PipeEnd {
+    /// Index into [`FilesImage::pipes`](super::FilesImage::pipes).
+    pub pipe: usize,
+}
+
+/// The kernel's greatest capacity of a pipe, whoever asks: 2 GiB (`F_SETPIPE_SZ`).
+const GREATEST_CAPACITY: usize = 1 << 31;
+
+/// Whether it is a pipe that has no name in a file system.
+pub(crate) fn is_anonymous(seen: &Seen) -> bool {
+    seen.file_type() == FileType::Fifo && seen.link.as_bytes().starts_with(b"pipe:[")
+}
+
+pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
+    if !is_anonymous(seen) {
+        return None;
+    }
+    let within = match view.pipes.get(&seen.stat.st_ino) {
+        Some((true, true)) => !view.holders.contains_key(&seen.stat.st_ino),
+        Some((true, false)) => is_abandoned(seen, view),
+        // Standard output to a reader that has gone is of no use to anybody; a restart may have a better one.
+        Some((false, true)) => is_abandoned(seen, view) && standard_stream(seen, view).is_none(),
+        _ => false,
+    };
+    if !within {
+        return None;
+    }
+    if has_flag(seen.flags(), libc::O_DIRECT) {
+        return Some(Err(seen.obstacle("it is a pipe in packet mode, which is not supported")));
+    }
+    Some(Ok(Found::PipeEnd))
+}
+
+/// Whether nobody has the other end: its readers see the end of the file, its writers an error.
+fn is_abandoned(seen: &Seen, view: &View<'_>) -> bool {
+    let Ok(end) = view.duplicate(seen.fd) else { return false };
+    let mut polled = [PollFd::new(&end, PollFlags::empty())];
+    let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut polled, Some(&at_once)).is_ok()
+        && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+/// Why a pipe is not one within the process.
+pub(crate) fn describe_foreign(seen: &Seen, view: &View<'_>) -> String {
+    match view.holders.get(&seen.stat.st_ino) {
+        Some(holder) => format!("it is a pipe that {holder} holds too, which is not supported"),
+        None => "it is a pipe whose other end another process holds, which is not supported".into(),
+    }
+}
+
+/// What a pipe holds, without taking it out (tee(2)). `reader` is a duplicate of its read end.
+pub(crate) fn content(reader: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    let waiting = usize::try_from(rustix::io::ioctl_fionread(reader)?).unwrap_or(0);
+    let mut bytes = Vec::new();
+    if waiting > 0 {
+        let (from, to) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // tee copies whole buffers, so that a pipe of the same size takes all of them.
+        rustix::pipe::fcntl_setpipe_size(&to, rustix::pipe::fcntl_getpipe_size(reader)?)?;
+        rustix::pipe::tee(reader, &to, waiting, SpliceFlags::NONBLOCK)?;
+        drop(to);
+        std::fs::File::from(from).read_to_end(&mut bytes)?;
+    }
+    if bytes.len() == waiting {
+        Ok(bytes)
+    } else {
+        Err(io::Error::other(format!("only {} of its {waiting} bytes could be copied", bytes.len())))
+    }
+}
+
+/// A new pipe, of which all descriptions are made.
+#[derive(Debug)]
+pub(crate) struct NewPipe {
+    reader: OwnedFd,
+    writer: OwnedFd,
+}
+
+impl NewPipe {
+    /// Makes a pipe. Where the kernel refuses its size (an ordinary user's pipes may hold 64 MiB together) it has the usual one.
+    ///
+    /// # Errors
+    /// Those of pipe2(2); [`ProcError::BadImage`] for a size that cannot be.
+    pub fn new(image: &PipeImage) -> Result<Self, ProcError> {
+        if image.capacity > GREATEST_CAPACITY {
+            return Err(ProcError::BadImage(format!("it has a pipe of {} bytes", image.capacity)));
+        }
+        let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+            .map_err(ProcError::system("making a pipe"))?;
+        if let Err(errno) = rustix::pipe::fcntl_setpipe_size(&writer, image.capacity) {
+            tracing::warn!("a pipe of {} bytes is made smaller: {errno}", image.capacity);
+        }
+        Ok(Self { reader, writer })
+    }
+
+    /// A description of one end, or of both, as its flags say.
+    ///
+    /// # Errors
+    /// Those of opening it through `/proc/self/fd`.
+    pub fn open(&self, flags: u32) -> Result<OwnedFd, ProcError> {
+        let end = if can_write(flags) && !can_read(flags) { &self.writer } else { &self.reader };
+        let path = format!("/proc/self/fd/{}", end.as_raw_fd());
+        // Opening an end does not wait for the other: we hold both.
+        let flags = OFlags::from_bits_retain(flags) & (OFlags::RWMODE | OFlags::NONBLOCK | OFlags::APPEND);
+        rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty()).map_err(ProcError::file("open", path))
+    }
+
+    /// Puts its content in.
+    ///
+    /// # Errors
+    /// If it does not fit.
+    pub fn fill(&self, content: &[u8]) -> Result<(), ProcError> {
+        let mut rest = content;
+        while !rest.is_empty() {
+            let written = rustix::io::write(self.writer.as_fd(), rest)
+                .map_err(ProcError::system(format!("putting the content of {} bytes into a pipe", content.len())))?;
+            rest = &rest[written..];
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_is_copied_and_stays() {
+        let pipe = NewPipe::new(&PipeImage { capacity: 1 << 17, content: None }).unwrap();
+        assert_eq!(content(pipe.reader.as_fd()).unwrap(), b"");
+        // Many small writes take a buffer each, up to the number of buffers.
+        let mut expected = Vec::new();
+        for n in 0..32_u8 {
+            let bytes = vec![n; 4096 - usize::from(n)];
+            pipe.fill(&bytes).unwrap();
+            expected.extend(bytes);
+        }
+        assert!(pipe.fill(&[0; 8192]).is_err());
+        assert_eq!(&content(pipe.reader.as_fd()).unwrap()[..expected.len()], expected);
+        assert!(content(pipe.reader.as_fd()).unwrap().starts_with(&expected));
+        let again = NewPipe::new(&PipeImage { capacity: 1 << 17, content: None }).unwrap();
+        again.fill(&expected).unwrap();
+        assert_eq!(content(again.reader.as_fd()).unwrap(), expected);
+    }
+
+    #[test]
+    fn descriptions_are_of_the_end_that_their_flags_say() {
+        let pipe = NewPipe::new(&PipeImage { capacity: 65536, content: None }).unwrap();
+        let writer = pipe.open(libc::O_WRONLY.cast_unsigned()).unwrap();
+        let reader = pipe.open((libc::O_RDONLY | libc::O_NONBLOCK).cast_unsigned()).unwrap();
+        drop(pipe);
+        let mut buffer = [0; 8];
+        assert_eq!(rustix::io::read(&reader, &mut buffer), Err(rustix::io::Errno::AGAIN));
+        assert_eq!(rustix::io::write(&writer, b"abc"), Ok(3));
+        drop(writer);
+        assert_eq!(rustix::io::read(&reader, &mut buffer), Ok(3));
+        assert_eq!(rustix::io::read(&reader, &mut buffer), Ok(0));
+    }
+
+    #[test]
+    fn absurd_sizes_are_refused() {
+        assert!(NewPipe::new(&PipeImage { capacity: usize::MAX, content: None }).is_err());
+    }
+}
