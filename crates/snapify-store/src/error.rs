@@ -237,6 +237,43 @@ impl StoreError {
         }
     }
 
+    /// The message with those of its causes.
+    pub(crate) fn in_full(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        text
+    }
+
+    /// The file it is about, and the offset in it, as far as there is one.
+    pub(crate) fn place(&self) -> (Option<&Path>, Option<u64>) {
+        match self {
+            Self::IoAt { path, offset, .. }
+            | Self::Sink { path, offset, .. }
+            | Self::Damaged { path, offset, .. } => (Some(path), Some(*offset)),
+            Self::Io { path, .. }
+            | Self::DiskFull { path, .. }
+            | Self::FileSizeLimit { path, .. }
+            | Self::Source { path, .. }
+            | Self::Range { path, .. }
+            | Self::Newer { path, .. }
+            | Self::Missing { path }
+            | Self::Unrecorded { path }
+            | Self::Json { path, .. }
+            | Self::Cancelled { path } => (Some(path), None),
+            Self::NotAChain { dir, .. }
+            | Self::NoSnapshot { dir }
+            | Self::OtherProgram { dir, .. }
+            | Self::Busy { dir }
+            | Self::NoPoint { dir, .. } => (Some(dir), None),
+            Self::NoMember { point, .. } => (Some(point), None),
+            Self::Name { within, .. } => (Some(within), None),
+        }
+    }
+
     pub(crate) fn damaged(path: &Path, offset: u64, what: impl Into<String>) -> Self {
         Self::Damaged {
             path: path.to_owned(),

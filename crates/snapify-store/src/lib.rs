@@ -15,6 +15,7 @@
 
 mod aligned;
 mod cached;
+mod chain;
 mod checksum;
 mod error;
 mod format;
@@ -23,6 +24,12 @@ mod storage;
 mod types;
 mod write;
 
+pub use chain::inspect::{FileReport, InspectReport, MemberReport, PointReport, inspect};
+pub use chain::manifest::{FileEntry, FileKind, Manifest, MemberEntry, PointHeader, PointKind};
+pub use chain::snapshot::{Member, Snapshot};
+pub use chain::staging::{MemberDir, Point, Staging};
+pub use chain::verify::{PointVerdict, Problem, VerifyReport, verify};
+pub use chain::{Chain, ProgramIdentity};
 pub use error::StoreError;
 pub use format::index::{Block, Run};
 pub use format::summary::PageFileSummary;

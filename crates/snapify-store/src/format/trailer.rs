@@ -1,5 +1,6 @@
 //! The last bytes of a page file: where its index lies, and what it must amount to.
 
+use super::header::Header;
 use super::{Fields, VERSION, u32_at, u64_at};
 use crate::checksum::xxh3_64;
 use crate::types::PAGE_SIZE;
@@ -47,10 +48,12 @@ impl Trailer {
     /// Reads the last bytes of the file `path` of `file_bytes` bytes.
     ///
     /// What it returns is consistent in itself: the index lies inside the file, behind at least the header,
-    /// and is exactly as long as its two tables, padding and trailer are.
+    /// and is exactly as long as its two tables, padding and trailer are. No more blocks and runs are
+    /// announced than the bytes before the index can hold.
     pub(crate) fn decode(
         bytes: &[u8; BYTES],
         file_bytes: u64,
+        header: Header,
         path: &Path,
     ) -> Result<Self, StoreError> {
         let at = file_bytes - BYTES as u64;
@@ -100,6 +103,14 @@ impl Trailer {
         if summary.pages_zero.checked_add(summary.pages_stored) != Some(summary.pages_scanned) {
             return damaged(48, "the page counts contradict each other");
         }
+        let pages_per_block = u64::from(header.block_bytes) / PAGE_SIZE;
+        if summary.blocks > (index_offset - PAGE_SIZE) / PAGE_SIZE
+            || summary.pages_stored > summary.blocks.saturating_mul(pages_per_block)
+            || summary.runs > summary.pages_stored
+            || summary.runs > u64::from(u32::MAX)
+        {
+            return damaged(32, "more blocks, runs or pages than there is room for");
+        }
         if bytes[80..CHECKSUM_AT].iter().any(|&b| b != 0) {
             return damaged(80, "reserved bytes are in use");
         }
@@ -132,7 +143,13 @@ mod tests {
     #[test]
     fn it_comes_back() {
         let trailer = sample();
-        let back = Trailer::decode(&trailer.encode(), 4 * PAGE_SIZE, Path::new("p")).unwrap();
+        let back = Trailer::decode(
+            &trailer.encode(),
+            4 * PAGE_SIZE,
+            Header::WRITTEN,
+            Path::new("p"),
+        )
+        .unwrap();
         assert_eq!(back, trailer);
     }
 
@@ -143,7 +160,9 @@ mod tests {
             for bit in 0..8 {
                 let mut bad = good;
                 bad[at] ^= 1 << bit;
-                assert!(Trailer::decode(&bad, 4 * PAGE_SIZE, Path::new("p")).is_err());
+                assert!(
+                    Trailer::decode(&bad, 4 * PAGE_SIZE, Header::WRITTEN, Path::new("p")).is_err()
+                );
             }
         }
     }
@@ -155,13 +174,20 @@ mod tests {
             |t| t.summary.runs = u64::MAX / 32,
             |t| t.summary.runs = 200,
             |t| t.index_offset = u64::MAX - 4095,
+            |t| (t.summary.pages_stored, t.summary.pages_zero) = (1, 4),
+            |t| (t.summary.pages_stored, t.summary.pages_scanned) = (257, 260),
             |t| t.index_offset = 0,
             |t| t.index_offset = 12289,
             |t| t.summary.pages_zero = u64::MAX,
         ] {
             let mut trailer = sample();
             change(&mut trailer);
-            let result = Trailer::decode(&trailer.encode(), 4 * PAGE_SIZE, Path::new("p"));
+            let result = Trailer::decode(
+                &trailer.encode(),
+                4 * PAGE_SIZE,
+                Header::WRITTEN,
+                Path::new("p"),
+            );
             assert!(
                 matches!(result, Err(StoreError::Damaged { .. })),
                 "{trailer:?}"

@@ -52,7 +52,7 @@ impl PageFile {
         let header = Header::decode(&first, path)?;
         let mut last = [0; trailer::BYTES];
         read_at(&file, &mut last, bytes - trailer::BYTES as u64, path)?;
-        let trailer = Trailer::decode(&last, bytes, path)?;
+        let trailer = Trailer::decode(&last, bytes, header, path)?;
         let index = read_index(&file, path, &first, header, &trailer)?;
         let summary = trailer.summary;
         let stored: u64 = index.runs.iter().map(|run| u64::from(run.pages)).sum();

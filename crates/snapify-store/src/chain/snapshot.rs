@@ -1,0 +1,225 @@
+//! A committed point, open for reading.
+
+use super::files;
+use super::manifest::{FileEntry, FileKind, Manifest, MemberEntry};
+use super::staging::{check_length, check_pages};
+use super::{Contents, ProgramIdentity, point_name, read_program};
+use crate::checksum::xxh3_64;
+use crate::{PageFile, StoreError};
+use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// A committed point, open for reading. Opening it has verified its manifest, and that every file is there in
+/// its full length; contents are verified as they are read.
+#[derive(Debug)]
+pub struct Snapshot {
+    program: ProgramIdentity,
+    folder: PathBuf,
+    manifest: Manifest,
+}
+
+impl Snapshot {
+    /// Opens point `at` of the chain in `dir`, or its last.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSnapshot`], [`StoreError::NotAChain`] and [`StoreError::NoPoint`] if there is no such
+    /// thing; [`StoreError::Damaged`], [`StoreError::Missing`] and [`StoreError::Newer`] if it cannot be used;
+    /// [`StoreError::Io`].
+    pub fn open(dir: &Path, at: Option<u32>) -> Result<Self, StoreError> {
+        let (program, points) = chain_in(dir)?;
+        let number = match at {
+            Some(at) if points.contains(&at) => at,
+            Some(at) => {
+                return Err(StoreError::NoPoint {
+                    dir: dir.to_owned(),
+                    at,
+                    have: join(&points),
+                });
+            }
+            None => *points.last().ok_or_else(|| StoreError::NoSnapshot {
+                dir: dir.to_owned(),
+            })?,
+        };
+        let folder = dir.join(point_name(number));
+        let (manifest, _) = Manifest::read(&folder, number)?;
+        let snapshot = Self {
+            program,
+            folder,
+            manifest,
+        };
+        for member in snapshot.members() {
+            for entry in &member.entry.files {
+                member.open(entry)?;
+            }
+        }
+        Ok(snapshot)
+    }
+
+    /// The program that it is a snapshot of.
+    #[must_use]
+    pub fn program(&self) -> &ProgramIdentity {
+        &self.program
+    }
+
+    /// Its number in the chain.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.manifest.point
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What it consists of.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Its members, in the order in which they joined.
+    pub fn members(&self) -> impl Iterator<Item = Member<'_>> {
+        self.manifest.members.iter().map(|entry| Member {
+            folder: self.folder.join(&entry.name),
+            entry,
+        })
+    }
+
+    /// The member `name`.
+    ///
+    /// # Errors
+    /// [`StoreError::NoMember`].
+    pub fn member(&self, name: &str) -> Result<Member<'_>, StoreError> {
+        self.members()
+            .find(|member| member.name() == name)
+            .ok_or_else(|| StoreError::NoMember {
+                point: self.folder.clone(),
+                name: name.into(),
+            })
+    }
+}
+
+/// One member of a committed point.
+#[derive(Clone, Debug)]
+pub struct Member<'a> {
+    folder: PathBuf,
+    entry: &'a MemberEntry,
+}
+
+impl Member<'_> {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.entry.name
+    }
+
+    /// Its files.
+    #[must_use]
+    pub fn files(&self) -> &[FileEntry] {
+        &self.entry.files
+    }
+
+    /// Reads the metadata in the file `name`, once its checksum has been verified.
+    ///
+    /// # Errors
+    /// [`StoreError::Missing`], [`StoreError::Damaged`], [`StoreError::Json`], [`StoreError::Io`].
+    pub fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T, StoreError> {
+        let text = self.bytes(name)?;
+        serde_json::from_slice(&text).map_err(|source| StoreError::Json {
+            path: self.folder.join(name),
+            source,
+        })
+    }
+
+    /// Reads the whole file `name`, which is no page file, and verifies its checksum.
+    ///
+    /// # Errors
+    /// [`StoreError::Missing`], [`StoreError::Damaged`], [`StoreError::Io`].
+    pub fn bytes(&self, name: &str) -> Result<Vec<u8>, StoreError> {
+        let entry = self.find(name, |kind| kind != FileKind::Pages)?;
+        let path = self.folder.join(name);
+        let mut text = Vec::new();
+        // Its length has been compared with the manifest's, so this is no more than is really there.
+        self.open(entry)?
+            .take(entry.bytes)
+            .read_to_end(&mut text)
+            .map_err(StoreError::io("read", &path))?;
+        if xxh3_64(&text) != entry.checksum {
+            return Err(StoreError::damaged(
+                &path,
+                0,
+                format!("the checksum of its {} bytes does not match", entry.bytes),
+            ));
+        }
+        Ok(text)
+    }
+
+    /// Opens the page file `name`, which must be the very one that the manifest speaks of.
+    ///
+    /// # Errors
+    /// [`StoreError::Missing`], and those of [`PageFile::open`].
+    pub fn pages(&self, name: &str) -> Result<PageFile, StoreError> {
+        let entry = self.find(name, |kind| kind == FileKind::Pages)?;
+        let path = self.folder.join(name);
+        match entry.pages {
+            Some(summary) => check_pages(self.open(entry)?, &path, summary),
+            None => Err(StoreError::Missing { path }),
+        }
+    }
+
+    fn find(&self, name: &str, fits: impl Fn(FileKind) -> bool) -> Result<&FileEntry, StoreError> {
+        self.entry
+            .files
+            .iter()
+            .find(|file| file.name == name && fits(file.kind))
+            .ok_or_else(|| StoreError::Missing {
+                path: self.folder.join(name),
+            })
+    }
+
+    /// Opens a file of full length.
+    fn open(&self, entry: &FileEntry) -> Result<File, StoreError> {
+        let path = self.folder.join(&entry.name);
+        let file = files::open(&path)?;
+        check_length(&file, entry, &path)?;
+        Ok(file)
+    }
+}
+
+/// The program whose chain is in `dir`, and the numbers of its points.
+pub(super) fn chain_in(dir: &Path) -> Result<(ProgramIdentity, Vec<u32>), StoreError> {
+    let contents = Contents::of(dir)?;
+    if let Some(program) = read_program(dir)? {
+        return Ok((program, contents.points));
+    }
+    if !contents.points.is_empty() {
+        return Err(StoreError::Missing {
+            path: dir.join(super::CHAIN_FILE),
+        });
+    }
+    Err(match contents.strange {
+        Some(found) => StoreError::NotAChain {
+            dir: dir.to_owned(),
+            found,
+        },
+        None => StoreError::NoSnapshot {
+            dir: dir.to_owned(),
+        },
+    })
+}
+
+/// Numbers as people write them: "1, 2 and 5".
+pub(super) fn join(numbers: &[u32]) -> String {
+    match numbers {
+        [] => "none".into(),
+        [one] => one.to_string(),
+        [most @ .., last] => {
+            let most: Vec<String> = most.iter().map(u32::to_string).collect();
+            format!("{} and {last}", most.join(", "))
+        }
+    }
+}
