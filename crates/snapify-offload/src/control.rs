@@ -128,6 +128,10 @@ pub struct PausedProcess {
     pub pid: i32,
     /// Bytes of its local store that are in use.
     pub store_bytes: u64,
+    /// Names of the run functions that were executing when the pause was complete (in the host library's answer to
+    /// `Pause`; empty elsewhere).
+    #[serde(default)]
+    pub in_flight: Vec<String>,
 }
 
 /// From the supervisor to the host library.
@@ -173,8 +177,22 @@ pub enum SupervisorToHost {
 pub struct CaptureProcess {
     /// Which.
     pub id: ProcessId,
-    /// Whether it ends once it is saved.
-    pub terminate: bool,
+    /// Whether it stands still after it is saved (the worker has sent [`CaptureEvent::Done`]) until the coordinator's
+    /// [`CaptureDecision`] comes over the completion channel; the closing of that channel means `Resume`. Otherwise it
+    /// goes on as soon as it is saved. A process that is to end must not run between its capture and its end, and must
+    /// not end before the snapshot is committed: hence the coordinator decides.
+    pub hold: bool,
+}
+
+/// From the coordinator to a daemon's capture worker, over the completion channel of a capture with
+/// [`hold`](CaptureProcess::hold), after [`CaptureEvent::Done`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "decision", rename_all = "kebab-case")]
+pub enum CaptureDecision {
+    /// The process goes on.
+    Resume,
+    /// The process ends: it is killed without having run again.
+    Terminate,
 }
 
 /// From a daemon's capture worker, over the completion channel of a capture.

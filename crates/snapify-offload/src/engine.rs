@@ -11,7 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-pub use crate::interim::{PageFileSummary, Progress};
+pub use snapify_store::{PageFileSummary, Progress};
 
 /// Why an engine failed, in words that name the operation and the process.
 pub type EngineError = Box<dyn Error + Send + Sync>;
@@ -55,6 +55,15 @@ pub struct CaptureFiles {
     pub pages: File,
 }
 
+/// What becomes of a process that was saved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AfterCapture {
+    /// It goes on.
+    Resume,
+    /// It is killed without having run again.
+    Terminate,
+}
+
 /// A request to save a process.
 pub struct CaptureOrder<'a> {
     /// The process, as the daemon sees its id.
@@ -63,10 +72,10 @@ pub struct CaptureOrder<'a> {
     pub externals: &'a [External],
     /// Where its image goes.
     pub files: CaptureFiles,
-    /// Whether to kill it once the image is complete and `during` has succeeded; otherwise it goes on.
-    pub terminate: bool,
-    /// Called once while the process is stopped: saves what lies outside the image (the local store).
-    pub during: &'a mut dyn FnMut() -> Result<(), EngineError>,
+    /// Called once while the process is stopped, with what was saved of its pages: saves what lies outside the image
+    /// (the local store), waits for a decision if there is one to wait for, and says whether the process goes on. If it
+    /// fails the process goes on.
+    pub during: &'a mut dyn FnMut(&PageFileSummary) -> Result<AfterCapture, EngineError>,
     /// Is told of bytes of memory dealt with; can cancel.
     pub progress: &'a dyn Progress,
 }

@@ -17,8 +17,9 @@ pub mod engine;
 mod error;
 #[allow(unsafe_code)]
 pub mod host;
-#[doc(hidden)]
-pub mod interim;
+
+#[allow(unsafe_code)]
+pub mod sandbox;
 
 pub use control::ProcessId;
 pub use error::{DeathCause, OffloadError};
