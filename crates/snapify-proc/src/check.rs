@@ -1,12 +1,305 @@
-//! What stands in the way of a snapshot.
+//! What stands in the way of a snapshot, as `/proc` shows it. Nothing is stopped for this.
+//!
+//! What a process as a whole does (its children, namespaces, owner) is looked at here; descriptors, timers and mappings are judged by
+//! their own modules, with the same code that saves them.
 
+use crate::capture::CaptureContext;
+use crate::context;
 use crate::error::{Obstacle, ProcError};
-use crate::ids::Pid;
+use crate::external::External;
+use crate::files::locks::LockImage;
+use crate::files::survey::Survey;
+use crate::ids::{Pid, Tid};
+use crate::procfs::ProcDir;
+use crate::procfs::status::Status;
+use crate::timers;
+use snapify_sys::kcmp::{Kind, kcmp};
+use std::cell::RefCell;
+use std::cmp::Ordering;
+use std::io::{self, Read};
 
-/// Lists all that is known from /proc to stand in the way of saving process `pid`, without stopping it.
+/// Lists all that is known from `/proc` to stand in the way of saving process `pid`, without stopping it. A process that runs may
+/// change meanwhile: a capture looks again.
 ///
 /// # Errors
-/// If there is no such process or it belongs to someone else.
-pub fn check(_pid: Pid) -> Result<Vec<Obstacle>, ProcError> {
-    Ok(Vec::new())
+/// If there is no such process.
+pub fn check(pid: Pid) -> Result<Vec<Obstacle>, ProcError> {
+    check_except(pid, &[])
+}
+
+/// As [`check`], for a process with an agent that has declared these objects as its own.
+///
+/// # Errors
+/// If there is no such process.
+pub fn check_except(pid: Pid, externals: &[External]) -> Result<Vec<Obstacle>, ProcError> {
+    let proc = ProcDir::open(pid)?;
+    let status = proc.status()?;
+    if let Some(why) = hopeless(pid, &status) {
+        return Ok(vec![Obstacle::new(format!("process {pid}"), why)]);
+    }
+    let outer = proc.threads()?;
+    let mut threads = Vec::with_capacity(outer.len());
+    for &tid in &outer {
+        // Threads end at any time.
+        if let Ok(status) = proc.thread_status(tid) {
+            threads.push((tid, status.inner_tid()));
+        }
+    }
+    let maps = match proc.smaps() {
+        Ok(maps) => maps,
+        Err(error) if error.errno() == Some(libc::EACCES) => {
+            let why = "it may not be looked at: it has privileges that you lack, or has forbidden it (PR_SET_DUMPABLE)";
+            return Ok(vec![Obstacle::new(format!("process {pid}"), why)]);
+        }
+        Err(error) => return Err(error),
+    };
+    let ctx = CaptureContext {
+        pid,
+        proc: &proc,
+        status: &status,
+        maps: &maps,
+        threads: &threads,
+        externals,
+        objects: RefCell::default(),
+        obstacles: RefCell::default(),
+    };
+    let mut obstacles = frozen(&ctx)?;
+    if is_32_bit(&proc) {
+        obstacles.push(Obstacle::new(format!("process {pid}"), "it is a 32-bit program, which is not supported"));
+    }
+    obstacles.extend(context::lost_directory(&proc.link("cwd")?, &proc.stat_of("cwd")?));
+    obstacles.extend(crate::memory::obstacles(&ctx));
+    for timer in proc.timers()? {
+        obstacles.extend(timers::is_supported(timer.id, timer.clock, threads.len()).err());
+    }
+    let survey = Survey::new(&proc, externals)?;
+    obstacles.extend(survey.obstacles);
+    for (seen, _) in &survey.recognized {
+        let refused = seen.info.locks.iter().filter_map(|lock| LockImage::new(lock).err());
+        obstacles.extend(refused.map(|why| seen.obstacle(format!("{why}, which is not supported"))));
+    }
+    Ok(obstacles)
+}
+
+/// Why there is no use in looking any further.
+fn hopeless(pid: Pid, status: &Status) -> Option<String> {
+    let ours = rustix::process::geteuid().as_raw();
+    let ids = &status.uid;
+    if status.tgid != pid {
+        Some(format!("it is a thread of process {}, not a process", status.tgid))
+    } else if pid.0.cast_unsigned() == std::process::id() {
+        Some("it is this program itself".into())
+    } else if status.kernel_thread {
+        Some("it is a thread of the kernel".into())
+    } else if status.is_dead() && status.threads <= 1 {
+        Some("it has ended".into())
+    } else if status.is_dead() {
+        Some("its first thread has ended while others run, which is not supported".into())
+    } else if status.tracer != 0 {
+        Some(format!("it is being traced by process {}", status.tracer))
+    } else if ids.single() != Some(ours) && ids.real != ours {
+        Some(format!("it belongs to user {}, and this is user {ours}", ids.real))
+    } else {
+        None
+    }
+}
+
+/// Lists what stands in the way of saving a process as a whole, beyond what the capture of each kind of object refuses itself. Used
+/// on a frozen process as well.
+///
+/// # Errors
+/// If it is killed meanwhile.
+pub(crate) fn frozen(ctx: &CaptureContext<'_>) -> Result<Vec<Obstacle>, ProcError> {
+    let whole = format!("process {}", ctx.pid);
+    let mut obstacles = Vec::new();
+    let mut refuse = |why: &str| obstacles.push(Obstacle::new(&whole, why));
+    let status = ctx.status;
+    if status.uid.single() != Some(rustix::process::geteuid().as_raw()) {
+        refuse("not all of its user ids are yours: it belongs to another user or changes between two");
+    }
+    if status.gid.single().is_none() {
+        refuse("its real, effective and saved group ids are not the same, which is not supported");
+    }
+    if status.inner_tgid().0 == 1 {
+        refuse("it is the first process of its PID namespace, whose number cannot be had again");
+    }
+    if status.seccomp != 0 {
+        refuse("its system calls are restricted by seccomp, which is not supported");
+    }
+    if status.shadow_stack {
+        refuse("it has user-mode shadow stacks (CET), which are not supported");
+    }
+    if is_elsewhere(ctx, "root", "/")? {
+        refuse("its root directory is another (chroot), which is not supported");
+    }
+    for (name, what) in [("net", "network"), ("ipc", "IPC"), ("uts", "host name"), ("time", "time")] {
+        let path = format!("ns/{name}");
+        if is_elsewhere(ctx, &path, &format!("/proc/self/{path}"))? {
+            refuse(&format!("it lives in another {what} namespace than this program, as in a container"));
+        }
+    }
+    if shares_memory_with(ctx.pid, status.parent) {
+        refuse("it shares its memory with its parent (vfork or CLONE_VM), which is not supported");
+    }
+    obstacles.extend(children(ctx)?);
+    obstacles.extend(threads(ctx)?);
+    Ok(obstacles)
+}
+
+/// Whether a link of the process leads to another object than a path of ours. What does not exist in this kernel is nowhere else.
+fn is_elsewhere(ctx: &CaptureContext<'_>, link: &str, path: &str) -> Result<bool, ProcError> {
+    let theirs = match ctx.proc.stat_of(link) {
+        Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(false),
+        other => other?,
+    };
+    let ours = rustix::fs::stat(path).map_err(ProcError::file("look at", path))?;
+    Ok((theirs.st_dev, theirs.st_ino) != (ours.st_dev, ours.st_ino))
+}
+
+fn shares_memory_with(pid: Pid, other: Pid) -> bool {
+    other.0 > 0 && kcmp(pid.0, other.0, Kind::Vm, 0, 0).is_ok_and(Ordering::is_eq)
+}
+
+/// Child processes, ended ones that have not been waited for included: the program would wait for them in vain.
+fn children(ctx: &CaptureContext<'_>) -> Result<Option<Obstacle>, ProcError> {
+    let children = ctx.proc.children()?;
+    if children.is_empty() {
+        return Ok(None);
+    }
+    const NAMED: usize = 8;
+    let mut names: Vec<String> = children.iter().take(NAMED).map(|&child| describe(child)).collect();
+    if children.len() > NAMED {
+        names.push(format!("and {} more", children.len() - NAMED));
+    }
+    let why = format!("it has child processes, and process trees are not supported: {}", names.join(", "));
+    Ok(Some(Obstacle::new(format!("process {}", ctx.pid), why)))
+}
+
+fn describe(pid: Pid) -> String {
+    match ProcDir::open(pid).and_then(|proc| proc.stat()) {
+        Ok(stat) => {
+            let ended = if stat.state == b'Z' { ", ended" } else { "" };
+            format!("{pid} ({}{ended})", String::from_utf8_lossy(&stat.comm))
+        }
+        Err(_) => pid.to_string(),
+    }
+}
+
+/// What threads do not share with the first one although an image supposes that they do.
+fn threads(ctx: &CaptureContext<'_>) -> Result<Vec<Obstacle>, ProcError> {
+    let mut obstacles = Vec::new();
+    let leader = ctx.pid.leader();
+    for &(tid, _) in ctx.threads.iter().filter(|(tid, _)| *tid != leader) {
+        let mut refuse = |why: &str| obstacles.push(Obstacle::new(format!("thread {tid}"), format!("{why}, which is not supported")));
+        let status = match ctx.proc.thread_status(tid) {
+            Ok(status) => status,
+            // While the process runs, threads may end. Of a frozen one they may only if it is killed, and that shows elsewhere.
+            Err(ProcError::Proc { source, .. }) if is_gone(&source) => continue,
+            Err(error) => return Err(error),
+        };
+        let credentials = |s: &Status| (s.uid, s.gid, s.caps, s.no_new_privs);
+        if credentials(&status) != credentials(ctx.status) {
+            refuse("its user ids or privileges are not those of the first thread");
+        }
+        if status.seccomp != ctx.status.seccomp {
+            refuse("its system calls are restricted by seccomp");
+        }
+        if has_own(leader, tid, Kind::Files) {
+            refuse("it has descriptors of its own (CLONE_FILES)");
+        }
+        if has_own(leader, tid, Kind::Fs) {
+            refuse("it has a working directory and umask of its own (CLONE_FS)");
+        }
+    }
+    Ok(obstacles)
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
+}
+
+/// Whether a thread has another object than the leader. Where the kernel does not tell, threads are as threads usually are.
+fn has_own(leader: Tid, thread: Tid, kind: Kind) -> bool {
+    kcmp(leader.0, thread.0, kind, 0, 0).is_ok_and(Ordering::is_ne)
+}
+
+/// Whether the executable is of the 32-bit kind (byte `EI_CLASS` of elf(5)).
+fn is_32_bit(proc: &ProcDir) -> bool {
+    let mut start = [0; 5];
+    let read = proc.open_file("exe").is_ok_and(|mut file| file.read_exact(&mut start).is_ok());
+    read && start == [0x7f, b'E', b'L', b'F', 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command, Stdio};
+
+    /// A process that waits for its standard input, ended when this is dropped.
+    struct Program(Child);
+
+    impl Program {
+        fn start(program: &str, args: &[&str]) -> Self {
+            // What whoever runs the tests has left open for us is none of the program's business.
+            snapify_sys::process::close_all_on_exec(3).unwrap();
+            let mut command = Command::new(program);
+            command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+            Self(command.spawn().unwrap())
+        }
+
+        fn pid(&self) -> Pid {
+            Pid(self.0.id().cast_signed())
+        }
+    }
+
+    impl Drop for Program {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn until(mut ready: impl FnMut() -> bool) {
+        let begin = std::time::Instant::now();
+        while !ready() {
+            assert!(begin.elapsed().as_secs() < 10);
+            std::thread::yield_now();
+        }
+    }
+
+    fn exec_done(pid: Pid, name: &[u8]) -> bool {
+        ProcDir::open(pid).unwrap().stat().unwrap().comm == name
+    }
+
+    #[test]
+    fn nothing_stands_in_the_way_of_a_plain_program() {
+        let program = Program::start("cat", &[]);
+        until(|| exec_done(program.pid(), b"cat"));
+        assert_eq!(check(program.pid()).unwrap(), []);
+    }
+
+    #[test]
+    fn children_are_named() {
+        let program = Program::start("sh", &["-c", "sleep 1000; true"]);
+        let proc = ProcDir::open(program.pid()).unwrap();
+        until(|| proc.children().unwrap().first().is_some_and(|&child| exec_done(child, b"sleep")));
+        let child = proc.children().unwrap()[0];
+        let obstacles = check(program.pid()).unwrap();
+        assert!(obstacles.iter().any(|o| o.why.contains("process trees") && o.why.contains(&describe(child))), "{obstacles:?}");
+        assert_eq!(describe(child), format!("{child} (sleep)"));
+        snapify_sys::process::kill(child.0, libc::SIGKILL).unwrap();
+    }
+
+    #[test]
+    fn the_hopeless_are_told_so() {
+        let us = Pid(std::process::id().cast_signed());
+        assert!(check(us).unwrap()[0].why.contains("this program itself"));
+        assert!(check(Pid(i32::MAX)).is_err());
+        let mut program = Program::start("true", &[]);
+        let pid = program.pid();
+        until(|| ProcDir::open(pid).unwrap().status().unwrap().is_dead());
+        assert!(check(pid).unwrap()[0].why.contains("has ended"));
+        program.0.wait().unwrap();
+        assert!(check(pid).is_err());
+    }
 }

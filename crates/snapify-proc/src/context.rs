@@ -1,40 +1,349 @@
-//! Working directory, limits and more.
+//! What a process has beside memory, threads, files, signals and timers: working directory, umask, resource limits, credentials,
+//! session, and the attributes that prctl(2) keeps.
+//!
+//! Affinity, scheduling, names and timer slack are the threads' own and saved with them.
 
 use crate::capture::CaptureContext;
-use crate::error::ProcError;
+use crate::error::{Obstacle, ProcError};
+use crate::ids::Tid;
+use crate::path::ImagePath;
+use crate::privileges::Privileges;
+use crate::procfs::limits::{Limit, RESOURCES, resource_name};
 use crate::remote::Tracee;
 use crate::restore::RestoreContext;
+use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
+use std::io;
 
-/// Working directory, limits and more.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ContextImage {}
-
-/// Describes them.
-///
-/// # Errors
-/// If the process dies.
-pub fn capture(_tracee: &mut Tracee<'_>, _ctx: &CaptureContext<'_>) -> Result<ContextImage, ProcError> {
-    Ok(ContextImage {})
+/// Everything about a process that has no module of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextImage {
+    /// Working directory.
+    pub directory: ImagePath,
+    /// File mode creation mask.
+    pub umask: u32,
+    /// User and group id. All of real, effective, saved and file-system id are the same.
+    pub owner: (u32, u32),
+    /// Capabilities and what limits them.
+    pub privileges: Privileges,
+    /// Resource limits, at the index of their `RLIMIT_*` number.
+    pub limits: Vec<LimitImage>,
+    /// Execution domain and flags (personality(2)).
+    pub personality: u32,
+    /// Its place among sessions and process groups.
+    pub session: Session,
+    /// What prctl(2) keeps.
+    pub attributes: Attributes,
+    /// Inclination of the kernel to kill it when memory is short, -1000 to 1000.
+    pub oom_score_adj: i64,
 }
 
-/// Restores them.
-///
-/// # Errors
-/// If the kernel refuses.
-pub fn restore(_tracee: &mut Tracee<'_>, _image: &ContextImage, _ctx: &mut RestoreContext<'_>) -> Result<(), ProcError> {
-    Ok(())
+/// A resource limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitImage {
+    /// Which resource, for people.
+    pub resource: String,
+    /// The limit in force; none if absent.
+    pub soft: Option<u64>,
+    /// How far it may be raised; without limit if absent.
+    pub hard: Option<u64>,
 }
 
-/// The last remote calls of a restore: what takes privileges away (capabilities in every thread, no_new_privs) or would be in the
-/// way of the calls before (resource limits). Affinity, scheduling, names and timer slack of threads are the threads' own.
+/// Place of a process among sessions and process groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// It leads a session.
+    pub leads_session: bool,
+    /// It leads a process group.
+    pub leads_group: bool,
+    /// It had a controlling terminal.
+    pub had_terminal: bool,
+}
+
+/// Attributes that a process sets by prctl(2), apart from privileges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attributes {
+    /// `PR_SET_DUMPABLE`
+    pub dumpable: u64,
+    /// `PR_SET_CHILD_SUBREAPER`
+    pub child_subreaper: bool,
+    /// `PR_SET_PDEATHSIG`: the signal it gets when its parent ends, 0 for none.
+    pub parent_death_signal: i32,
+    /// `PR_SET_THP_DISABLE`
+    pub no_huge_pages: u64,
+    /// `PR_SET_MDWE`: refusal of memory that is written and executed.
+    pub no_write_execute: u64,
+}
+
+const PR_GET_THP_DISABLE: i32 = 42;
+const PR_SET_THP_DISABLE: i32 = 41;
+const PR_GET_MDWE: i32 = 66;
+const PR_SET_MDWE: i32 = 65;
+
+/// Saves the context of a frozen process. What cannot be saved is noted in `ctx`.
+///
+/// # Errors
+/// Those of the remote calls and of reading `/proc`.
+pub fn capture(tracee: &mut Tracee<'_>, ctx: &CaptureContext<'_>) -> Result<ContextImage, ProcError> {
+    let status = ctx.status;
+    let directory = ctx.proc.link("cwd")?;
+    if let Some(obstacle) = lost_directory(&directory, &ctx.proc.stat_of("cwd")?) {
+        ctx.refuse(obstacle);
+    }
+    if has_local_descriptors(tracee)? {
+        ctx.refuse(Obstacle::new("segment descriptors", "it has a local descriptor table (modify_ldt), which is not supported"));
+    }
+    let pid = status.inner_tgid().0;
+    Ok(ContextImage {
+        directory,
+        umask: status.umask.unwrap_or(0o022),
+        owner: (status.uid.real, status.gid.real),
+        privileges: Privileges::capture(tracee, status)?,
+        limits: (0..).zip(ctx.proc.limits()?).map(|(resource, limit)| LimitImage::new(resource, limit)).collect(),
+        personality: ctx.proc.personality()?,
+        session: Session {
+            leads_session: status.inner_session() == pid,
+            leads_group: status.inner_pgrp() == pid,
+            had_terminal: ctx.proc.stat()?.tty != 0,
+        },
+        attributes: Attributes::capture(tracee)?,
+        oom_score_adj: ctx.proc.number("oom_score_adj")?,
+    })
+}
+
+/// Whether the process has entries in a local descriptor table (modify_ldt(2)), as programs for other systems have.
+fn has_local_descriptors(tracee: &mut Tracee<'_>) -> Result<bool, ProcError> {
+    const READ: u64 = 0;
+    const ENTRY_BYTES: u64 = 8;
+    let at = tracee.scratch().addr;
+    match tracee.syscall("modify_ldt", libc::SYS_modify_ldt, [READ, at.0, ENTRY_BYTES, 0, 0, 0]) {
+        Ok(bytes) => Ok(bytes > 0),
+        // A kernel without local descriptor tables.
+        Err(ProcError::RemoteSyscall { source, .. }) if source.raw_os_error() == Some(libc::ENOSYS) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Why a process cannot come back to its working directory.
+pub(crate) fn lost_directory(directory: &ImagePath, stat: &rustix::fs::Stat) -> Option<Obstacle> {
+    let lost = stat.st_nlink == 0 || !crate::identity::leads_to(directory, stat);
+    lost.then(|| {
+        let why = "it was removed, or this name leads to something else by now";
+        Obstacle::new(format!("working directory {directory}"), why)
+    })
+}
+
+/// What has changed since the snapshot was taken so that the context cannot come back. Creates nothing.
+#[must_use]
+pub fn preflight(image: &ContextImage) -> Vec<Obstacle> {
+    let mut obstacles = Vec::new();
+    let refuse = |why: String| Obstacle::new(format!("working directory {}", image.directory), why);
+    match rustix::fs::stat(image.directory.as_path()) {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_dir() => {}
+        Ok(_) => obstacles.push(refuse("it is no directory any more".into())),
+        Err(errno) => obstacles.push(refuse(io::Error::from(errno).to_string())),
+    }
+    let user = rustix::process::geteuid().as_raw();
+    if user != image.owner.0 {
+        let why = format!("the program belongs to user {}, and this is user {user}", image.owner.0);
+        obstacles.push(Obstacle::new("owner", why).with_hint("restart it as its owner"));
+    }
+    obstacles
+}
+
+/// Restores what may come before the threads: working directory, umask, session, and attributes that the threads share.
+///
+/// # Errors
+/// Those of the remote calls.
+pub fn restore(
+    tracee: &mut Tracee<'_>,
+    image: &ContextImage,
+    _ctx: &mut RestoreContext<'_>,
+) -> Result<(), ProcError> {
+    let path = tracee.put_cstr(&image.directory)?;
+    tracee
+        .syscall("chdir", libc::SYS_chdir, [path.0, 0, 0, 0, 0, 0])
+        .map_err(|error| about(error, "change to", &image.directory))?;
+    tracee.syscall("umask", libc::SYS_umask, [image.umask.into(), 0, 0, 0, 0, 0])?;
+    image.session.restore(tracee)?;
+    image.attributes.restore(tracee)
+}
+
+fn about(error: ProcError, what: &'static str, path: &ImagePath) -> ProcError {
+    match error {
+        ProcError::RemoteSyscall { source, .. } => ProcError::file(what, path.as_path())(source),
+        other => other,
+    }
+}
+
+/// The last remote calls of a restore: what takes privileges away (in every thread) or would be in the way of the calls before.
+/// After it, memory of the process may be closed to us.
 ///
 /// # Errors
 /// If the kernel refuses.
 pub fn restore_last(
-    _tracee: &mut Tracee<'_>,
-    _image: &ContextImage,
-    _ctx: &mut RestoreContext<'_>,
+    tracee: &mut Tracee<'_>,
+    image: &ContextImage,
+    ctx: &mut RestoreContext<'_>,
 ) -> Result<(), ProcError> {
-    Ok(())
+    set_oom_score(tracee, image.oom_score_adj)?;
+    tracee.syscall("personality", libc::SYS_personality, [image.personality.into(), 0, 0, 0, 0, 0])?;
+    if image.limits.len() > RESOURCES {
+        return Err(ProcError::BadImage(format!("it has {} resource limits", image.limits.len())));
+    }
+    for (resource, limit) in (0..).zip(&image.limits) {
+        limit.restore(tracee, resource)?;
+    }
+    let threads: Vec<Tid> = ctx.image.threads.iter().map(|thread| Tid(thread.tid)).collect();
+    image.privileges.restore(tracee, &threads)?;
+    image.attributes.restore_last(tracee)
+}
+
+impl LimitImage {
+    fn new(resource: usize, limit: Limit) -> Self {
+        let finite = |value| (value != u64::MAX).then_some(value);
+        Self { resource: resource_name(resource).into(), soft: finite(limit.soft), hard: finite(limit.hard) }
+    }
+
+    /// Sets the limit; where the hard one may not be raised that far, as far as it may be.
+    fn restore(&self, tracee: &mut Tracee<'_>, resource: u64) -> Result<(), ProcError> {
+        let at = tracee.scratch().addr;
+        let (new, old) = (at, at.offset(16));
+        let [soft, hard] = [self.soft, self.hard].map(|limit| limit.unwrap_or(u64::MAX));
+        let mut set = |soft: u64, hard: u64| {
+            tracee.put(new, &[soft.min(hard), hard])?;
+            tracee.syscall("prlimit64", libc::SYS_prlimit64, [0, resource, new.0, old.0, 0, 0])?;
+            Ok(())
+        };
+        match set(soft, hard) {
+            Err(ProcError::RemoteSyscall { source, .. }) if source.raw_os_error() == Some(libc::EPERM) => {}
+            other => return other,
+        }
+        tracee.syscall("prlimit64", libc::SYS_prlimit64, [0, resource, 0, old.0, 0, 0])?;
+        let [_, allowed] = tracee.get::<[u64; 2]>(old)?;
+        tracing::warn!("limit of {}: {hard} cannot be had here, the program gets {allowed}", self.resource);
+        tracee.put(new, &[soft.min(allowed), allowed])?;
+        tracee.syscall("prlimit64", libc::SYS_prlimit64, [0, resource, new.0, 0, 0, 0]).map(drop)
+    }
+}
+
+impl Session {
+    /// Makes it a leader again where it was one. Where the restart has a terminal it stays in the session and group that the
+    /// terminal serves: the keyboard's signals would not reach it otherwise.
+    fn restore(self, tracee: &mut Tracee<'_>) -> Result<(), ProcError> {
+        let has_terminal = std::fs::File::open("/dev/tty").is_ok();
+        if self.leads_session && !(self.had_terminal && has_terminal) {
+            tracee.syscall("setsid", libc::SYS_setsid, [0; 6])?;
+        } else if self.leads_group && !has_terminal {
+            tracee.syscall("setpgid", libc::SYS_setpgid, [0; 6])?;
+        }
+        Ok(())
+    }
+}
+
+impl Attributes {
+    fn capture(tracee: &mut Tracee<'_>) -> Result<Self, ProcError> {
+        let at = tracee.scratch().addr;
+        let get = |tracee: &mut Tracee<'_>, what| match prctl(tracee, what, 0) {
+            // Kernels that do not know an attribute have not set it either.
+            Err(ProcError::RemoteSyscall { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => Ok(0),
+            other => other,
+        };
+        let dumpable = prctl(tracee, libc::PR_GET_DUMPABLE, 0)?;
+        let no_huge_pages = get(tracee, PR_GET_THP_DISABLE)?;
+        let no_write_execute = get(tracee, PR_GET_MDWE)?;
+        prctl(tracee, libc::PR_GET_CHILD_SUBREAPER, at.0)?;
+        let child_subreaper = tracee.get::<i32>(at)? != 0;
+        prctl(tracee, libc::PR_GET_PDEATHSIG, at.0)?;
+        let parent_death_signal = tracee.get(at)?;
+        Ok(Self { dumpable, child_subreaper, parent_death_signal, no_huge_pages, no_write_execute })
+    }
+
+    fn restore(self, tracee: &mut Tracee<'_>) -> Result<(), ProcError> {
+        if self.child_subreaper {
+            prctl(tracee, libc::PR_SET_CHILD_SUBREAPER, 1)?;
+        }
+        if self.parent_death_signal != 0 {
+            prctl(tracee, libc::PR_SET_PDEATHSIG, self.parent_death_signal as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Sets what would be in the way before: no page of the image could be made executable any more, and we could not read its memory.
+    fn restore_last(self, tracee: &mut Tracee<'_>) -> Result<(), ProcError> {
+        if self.no_huge_pages != 0 {
+            prctl(tracee, PR_SET_THP_DISABLE, 1)?;
+        }
+        if self.no_write_execute != 0 {
+            prctl(tracee, PR_SET_MDWE, self.no_write_execute)?;
+        }
+        // Value 2 (core dumps for root only) is the kernel's to give; 0 is the strictest that a program can set.
+        prctl(tracee, libc::PR_SET_DUMPABLE, u64::from(self.dumpable == 1)).map(drop)
+    }
+}
+
+/// prctl(2) in the leader with one argument.
+fn prctl(tracee: &mut Tracee<'_>, what: i32, argument: u64) -> Result<u64, ProcError> {
+    tracee.syscall("prctl", libc::SYS_prctl, [what as u64, argument, 0, 0, 0, 0])
+}
+
+/// Sets the inclination to be killed when memory is short. Only root may lower it below what the restart has; a program that cannot
+/// have it back is warned of and goes on.
+fn set_oom_score(tracee: &mut Tracee<'_>, wanted: i64) -> Result<(), ProcError> {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    let present = std::fs::read_to_string(FILE).ok().and_then(|text| text.trim().parse::<i64>().ok());
+    if present == Some(wanted) {
+        return Ok(());
+    }
+    let text = wanted.to_string();
+    let path = tracee.put_cstr(FILE)?;
+    let content = tracee.scratch().addr.offset(64);
+    tracee.write(content, text.as_bytes())?;
+    let flags = (libc::O_WRONLY | libc::O_CLOEXEC) as u64;
+    let fd = tracee.syscall("openat", libc::SYS_openat, [libc::AT_FDCWD as u64, path.0, flags, 0, 0, 0]);
+    let written = fd.and_then(|fd| {
+        let written = tracee.syscall("write", libc::SYS_write, [fd, content.0, text.len() as u64, 0, 0, 0]);
+        tracee.syscall("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+        written
+    });
+    match written {
+        Err(ProcError::RemoteSyscall { source, .. }) => {
+            tracing::warn!("oom_score_adj {wanted} cannot be had here: {source}");
+            Ok(())
+        }
+        other => other.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ours() -> ContextImage {
+        let directory = std::env::current_dir().unwrap().into();
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        ContextImage { directory, owner, ..ContextImage::default() }
+    }
+
+    #[test]
+    fn our_own_context_could_be_restored_here() {
+        assert_eq!(preflight(&ours()), []);
+    }
+
+    #[test]
+    fn a_lost_directory_and_another_owner_are_told_together() {
+        let image = ContextImage { directory: ImagePath::from_bytes("/no/such"), owner: (u32::MAX, 0), ..ours() };
+        let obstacles = preflight(&image);
+        assert_eq!(obstacles.len(), 2);
+        assert!(obstacles[0].object.contains("/no/such") && obstacles[1].why.contains("4294967295"));
+        let image = ContextImage { directory: ImagePath::from_bytes("/etc/passwd"), ..ours() };
+        assert!(preflight(&image)[0].why.contains("no directory"));
+    }
+
+    #[test]
+    fn limits_read_well() {
+        let limit = LimitImage::new(7, Limit { soft: 1024, hard: u64::MAX });
+        let json = serde_json::to_string(&limit).unwrap();
+        assert_eq!(json, r#"{"resource":"open files","soft":1024,"hard":null}"#);
+    }
 }

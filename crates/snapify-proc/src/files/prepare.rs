@@ -80,11 +80,7 @@ fn source(
         Object::Named(file) if file.file_type == NamedType::OwnProc => return Ok(Source::OpenedThere),
         Object::Named(file) => file.open(flags)?,
         Object::Removed(open) => {
-            let file = &image.removed[open.file];
-            let object = ctx.object(file.object)?;
-            if let Some(seals) = file.seals {
-                seal(object, seals)?;
-            }
+            let object = ctx.object(image.removed[open.file].object)?;
             regular::open_at(&descriptor_path(object), flags, open.offset)?
         }
         Object::Pipe(end) => pipes[end.pipe].open(flags)?,
@@ -132,16 +128,18 @@ fn stream(fd: RemoteFd, flags: u32, ctx: &RestoreContext<'_>) -> Result<Source, 
     }
 }
 
-/// Applies seals, as far as the kernel lets us: a file that the restart had to make on a disk takes none.
-fn seal(object: RemoteFd, seals: u32) -> Result<(), ProcError> {
-    let seals = SealFlags::from_bits_retain(seals);
-    let file = duplicate(object)?;
-    let result = match rustix::fs::fcntl_get_seals(&file) {
-        Ok(present) if present.contains(seals) => Ok(()),
-        _ => rustix::fs::fcntl_add_seals(&file, seals),
-    };
-    if let Err(errno) = result {
-        tracing::warn!("a memory file of the program comes back without its seals: {errno}");
+/// Applies the seals of memory files, as far as the kernel lets us. Their content must be complete.
+pub(super) fn seal(image: &FilesImage, ctx: &RestoreContext<'_>) -> Result<(), ProcError> {
+    for removed in &image.removed {
+        let Some(seals) = removed.seals.map(SealFlags::from_bits_retain) else { continue };
+        let file = duplicate(ctx.object(removed.object)?)?;
+        let result = match rustix::fs::fcntl_get_seals(&file) {
+            Ok(present) if present.contains(seals) => Ok(()),
+            _ => rustix::fs::fcntl_add_seals(&file, seals),
+        };
+        if let Err(errno) = result {
+            tracing::warn!("{} comes back without its seals: {errno}", removed.was);
+        }
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The second step of restoring descriptors: the new process has inherited all objects and moves them to their numbers.
 
-use super::prepare::{Prepared, Source};
+use super::prepare::{Prepared, Source, seal};
 use super::{FilesImage, Object, locks};
 use crate::error::ProcError;
 use crate::ids::RemoteFd;
@@ -44,6 +44,7 @@ pub fn restore(
             new.fill(&ctx.object_bytes(object, pipe.capacity as u64)?)?;
         }
     }
+    seal(image, ctx)?;
     // With the last of our ends closed, the program's readers see the end of pipes whose writers are gone.
     drop(prepared);
     locks::restore(tracee, image)

@@ -2,6 +2,7 @@
 
 use super::text::{self, Malformed};
 use crate::ids::{Pid, Tid};
+use serde::{Deserialize, Serialize};
 
 /// Real, effective, saved and file-system id of a user or a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -26,7 +27,7 @@ impl IdSet {
 }
 
 /// The five capability sets as bit masks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CapSets {
     /// Inheritable over execve.
     pub inheritable: u64,
