@@ -92,3 +92,19 @@ pub struct MmMap {
 }
 // SAFETY: integers without padding between them.
 unsafe impl Pod for MmMap {}
+
+/// `struct rseq_cs` of rseq(2): one restartable sequence.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RseqSequence {
+    /// Version and flags.
+    pub version_and_flags: [u32; 2],
+    /// Address of its first instruction.
+    pub start: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Where a thread that is interrupted within it goes on.
+    pub abort: u64,
+}
+// SAFETY: integers without padding between them.
+unsafe impl Pod for RseqSequence {}

@@ -18,8 +18,10 @@ pub struct Running {
 /// Why a thread is in its first stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Stopped by our request, or group-stopped (which a later detach keeps).
+    /// Stopped by our request.
     Requested,
+    /// Group-stopped: job control has stopped the process, and a later detach keeps it stopped.
+    Group,
     /// About to take this signal; the signal has left its queue and must be handed back at the end.
     Signal(i32),
 }
@@ -90,10 +92,10 @@ impl Running {
         let Some(signal) = status.stop_signal() else {
             return Ok(None);
         };
-        let stop = if status.event() == 0 {
-            Stop::Signal(signal)
-        } else {
-            Stop::Requested
+        let stop = match (status.event(), signal) {
+            (0, signal) => Stop::Signal(signal),
+            (_, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) => Stop::Group,
+            _ => Stop::Requested,
         };
         Ok(Some((Stopped { tid: self.tid }, stop)))
     }
@@ -138,6 +140,11 @@ pub enum Step {
 }
 
 impl Stopped {
+    /// A thread that is known to be stopped, when the token for it was lost in an unwinding.
+    pub(crate) fn known(tid: Tid) -> Self {
+        Self { tid }
+    }
+
     /// The thread.
     #[must_use]
     pub fn tid(&self) -> Tid {

@@ -383,6 +383,16 @@ impl<'a> Tracee<'a> {
         Ok(addr)
     }
 
+    /// Gives this thread its CPUs back, while no remote calls are made: threads that are started now inherit them.
+    pub(crate) fn unpin(&mut self) {
+        self.cpu = None;
+    }
+
+    /// Pins this thread again to the CPU of the tracee.
+    pub(crate) fn pin(&mut self) {
+        self.cpu = Pin::choose(self.leader);
+    }
+
     /// The affinity that a thread had before it was pinned for remote calls, as the kernel's bit mask.
     ///
     /// # Errors

@@ -213,3 +213,23 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: no memory is passed.
     crate::check(i64::from(unsafe { libc::kill(pid, signal) })).map(drop)
 }
+
+/// Gives all signals their default disposition and unblocks them, in the calling process and thread.
+pub fn default_signals() {
+    for signal in 1..=64 {
+        // SAFETY: the default disposition needs no handler. Refusals (SIGKILL, SIGSTOP, the C library's own) do not matter.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    // SAFETY: an all-zero set is initialized by sigemptyset.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
+}
+
+/// Marks all descriptors from `first` on to be closed by exec, with close_range(2).
+pub fn close_all_on_exec(first: u32) -> io::Result<()> {
+    // SAFETY: no memory is passed, and nothing is closed now.
+    crate::check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) }).map(drop)
+}

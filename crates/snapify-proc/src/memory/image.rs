@@ -1,6 +1,6 @@
 //! The image of an address space.
 
-use crate::error::ProcError;
+use crate::error::{Obstacle, ProcError};
 use crate::identity::FileIdentity;
 use crate::ids::RemoteAddr;
 use crate::image::hex::HexBytes;
@@ -163,6 +163,25 @@ pub struct LayoutImage {
     pub arg_end: u64,
     pub env_start: u64,
     pub env_end: u64,
+}
+
+impl FileImage {
+    /// Whether the file is still what it was.
+    ///
+    /// # Errors
+    /// An obstacle that names the file and what has changed.
+    pub fn verify(&self) -> Result<(), Obstacle> {
+        if !self.written {
+            return self.identity.verify("mapped file");
+        }
+        // The program goes on with what is in the file now; without the pages it would be killed when it touches them.
+        let path = &self.identity.path;
+        match std::fs::metadata(path) {
+            Ok(now) if now.len() >= self.identity.bytes => Ok(()),
+            Ok(_) => Err(Obstacle::new(format!("mapped file {path}"), "it is shorter now")),
+            Err(e) => Err(Obstacle::new(format!("mapped file {path}"), e.to_string())),
+        }
+    }
 }
 
 impl MappingImage {

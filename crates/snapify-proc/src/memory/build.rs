@@ -1,0 +1,297 @@
+//! Making the mappings of an image in a process that has nothing but a trampoline and its vDSO.
+
+use super::gaps::Used;
+use super::image::{MappingFlags, MappingImage, MappingKind, MemoryImage, USER_END};
+use super::vdso;
+use crate::error::ProcError;
+use crate::ids::RemoteAddr;
+use crate::procfs::maps::Mapping;
+use crate::remote::{SCRATCH_BYTES, SYSCALL, Scratch, Tracee};
+use crate::restore::RestoreContext;
+use snapify_store::PAGE_SIZE;
+
+const READ: u64 = libc::PROT_READ as u64;
+const WRITE: u64 = libc::PROT_WRITE as u64;
+const EXEC: u64 = libc::PROT_EXEC as u64;
+const ANONYMOUS: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
+const MAP_DROPPABLE: u64 = 0x08;
+const MADV_GUARD_INSTALL: u64 = 102;
+const SYS_MSEAL: i64 = 462;
+const NO_FD: u64 = u64::MAX;
+/// `ldtilecfg (%rdi)`, `tilezero %tmm0`: what a thread executes before it can be given AMX tiles.
+const TILE_CODE: [u8; 10] = [0xc4, 0xe2, 0x78, 0x49, 0x07, 0xc4, 0xe2, 0x7b, 0x49, 0xc0];
+const TILE_CODE_AT: usize = 64;
+/// One page of code, then scratch memory.
+const TRAMPOLINE_BYTES: u64 = PAGE_SIZE + SCRATCH_BYTES;
+
+/// The code page and the scratch memory through which a process is built; unmapped at the end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trampoline {
+    start: RemoteAddr,
+}
+
+impl Trampoline {
+    /// Where [`TILE_CODE`] is.
+    pub(crate) fn tile_code(self) -> RemoteAddr {
+        self.start.offset(TILE_CODE_AT as u64)
+    }
+
+    /// Unmaps it from under the call itself: the step ends before another instruction would be fetched.
+    pub(crate) fn remove(self, tracee: &mut Tracee<'_>) -> Result<(), ProcError> {
+        tracee.syscall("munmap", libc::SYS_munmap, [self.start.0, TRAMPOLINE_BYTES, 0, 0, 0, 0])?;
+        Ok(())
+    }
+}
+
+/// Empties the address space of a fresh process and makes the mappings of the image in it, with no contents yet.
+/// `maps` are its mappings now.
+///
+/// # Errors
+/// If the kernel refuses one of them.
+pub(crate) fn build(
+    tracee: &mut Tracee<'_>,
+    image: &MemoryImage,
+    maps: &[Mapping],
+    ctx: &RestoreContext<'_>,
+) -> Result<Trampoline, ProcError> {
+    let now = maps.iter().map(|m| (m.start.0, m.end.0));
+    let used = Used::new(now.chain(image.mappings.iter().map(|m| (m.start.0, m.end.0))));
+    let trampoline = trampoline(tracee, &used)?;
+    let group = vdso::parts(maps);
+    let (vdso_start, vdso_end) = match (group.first(), group.last()) {
+        (Some(first), Some(last)) => (first.1, last.2),
+        _ => (0, 0),
+    };
+    unmap_all_but(tracee, &[(trampoline.start.0, trampoline.start.0 + TRAMPOLINE_BYTES), (vdso_start, vdso_end)])?;
+    move_vdso(tracee, &group, &vdso::image_parts(image), &used, trampoline)?;
+
+    let mut open = OpenFile::default();
+    for mapping in image.mappings.iter().filter(|m| !m.is_kernel()) {
+        map(tracee, image, mapping, ctx, &mut open)?;
+        advise(tracee, mapping)?;
+    }
+    open.close(tracee)?;
+    Ok(trampoline)
+}
+
+fn trampoline(tracee: &mut Tracee<'_>, used: &Used) -> Result<Trampoline, ProcError> {
+    for start in used.gaps(TRAMPOLINE_BYTES).take(64) {
+        let args = [start, TRAMPOLINE_BYTES, READ | WRITE, ANONYMOUS, NO_FD, 0];
+        match tracee.syscall("mmap", libc::SYS_mmap, args) {
+            Ok(_) => {
+                let start = RemoteAddr(start);
+                let mut code = [0_u8; TILE_CODE_AT + TILE_CODE.len()];
+                code[..SYSCALL.len()].copy_from_slice(&SYSCALL);
+                code[TILE_CODE_AT..].copy_from_slice(&TILE_CODE);
+                tracee.write(start, &code)?;
+                tracee.syscall("mprotect", libc::SYS_mprotect, [start.0, PAGE_SIZE, READ | EXEC, 0, 0, 0])?;
+                tracee.set_instruction(start);
+                tracee.set_scratch(Scratch {
+                    addr: start.offset(PAGE_SIZE),
+                    len: SCRATCH_BYTES,
+                });
+                return Ok(Trampoline { start });
+            }
+            // Below vm.mmap_min_addr, or mapped since the list was read.
+            Err(e) if matches!(e.errno(), Some(libc::EPERM | libc::EEXIST | libc::EINVAL)) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(ProcError::BadImage("it leaves no room in the address space to build it".into()))
+}
+
+fn unmap_all_but(tracee: &mut Tracee<'_>, keep: &[(u64, u64)]) -> Result<(), ProcError> {
+    let mut keep = keep.to_vec();
+    keep.sort_unstable();
+    let mut at = 0;
+    for (start, end) in keep.into_iter().chain([(USER_END, USER_END)]) {
+        if start > at {
+            tracee.syscall("munmap", libc::SYS_munmap, [at, start - at, 0, 0, 0, 0])?;
+        }
+        at = at.max(end);
+    }
+    Ok(())
+}
+
+/// Moves the vDSO group to where the image has it. Its parts are moved one by one by the same distance; if the old and the
+/// new place overlap, by way of a third.
+fn move_vdso(
+    tracee: &mut Tracee<'_>,
+    here: &[(String, u64, u64)],
+    wanted: &[(String, u64, u64)],
+    used: &Used,
+    trampoline: Trampoline,
+) -> Result<(), ProcError> {
+    let (Some(first), Some(last)) = (here.first(), here.last()) else { return Ok(()) };
+    let (start, end) = (first.1, last.2);
+    let Some(target) = wanted.first().map(|part| part.1) else {
+        tracee.syscall("munmap", libc::SYS_munmap, [start, end - start, 0, 0, 0, 0])?;
+        return Ok(());
+    };
+    if target == start {
+        return Ok(());
+    }
+    let shift = |tracee: &mut Tracee<'_>, from: u64, to: u64| {
+        for (_, part_start, part_end) in here {
+            let (at, bytes) = (from + (part_start - start), part_end - part_start);
+            let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+            let new = to + (part_start - start);
+            tracee.syscall("mremap of the vDSO", libc::SYS_mremap, [at, bytes, bytes, flags, new, 0])?;
+        }
+        Ok::<(), ProcError>(())
+    };
+    let bytes = end - start;
+    if target < end && start < target + bytes {
+        let beside = |at: &u64| *at >= trampoline.start.0 + TRAMPOLINE_BYTES || *at + bytes <= trampoline.start.0;
+        let third = used.gaps(bytes + TRAMPOLINE_BYTES).map(|at| at + TRAMPOLINE_BYTES).find(beside);
+        let third = third.ok_or_else(|| ProcError::BadImage("it leaves no room to move the vDSO".into()))?;
+        shift(tracee, start, third)?;
+        shift(tracee, third, target)
+    } else {
+        shift(tracee, start, target)
+    }
+}
+
+/// The file that was opened last: mappings of one file follow each other.
+#[derive(Default)]
+struct OpenFile(Option<(usize, bool, u64)>);
+
+impl OpenFile {
+    fn get(
+        &mut self,
+        tracee: &mut Tracee<'_>,
+        image: &MemoryImage,
+        file: usize,
+        write: bool,
+    ) -> Result<u64, ProcError> {
+        if let Some((open, mode, fd)) = self.0
+            && (open, mode) == (file, write)
+        {
+            return Ok(fd);
+        }
+        self.close(tracee)?;
+        let path = image.files[file].identity.path.as_path();
+        let fd = open_remote(tracee, path, write)?;
+        self.0 = Some((file, write, fd));
+        Ok(fd)
+    }
+
+    fn close(&mut self, tracee: &mut Tracee<'_>) -> Result<(), ProcError> {
+        if let Some((_, _, fd)) = self.0.take() {
+            tracee.syscall("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+        }
+        Ok(())
+    }
+}
+
+/// Opens a file in the tracee.
+pub(super) fn open_remote(tracee: &mut Tracee<'_>, path: &std::path::Path, write: bool) -> Result<u64, ProcError> {
+    let name = tracee.put_cstr(path)?;
+    let mode = if write { libc::O_RDWR } else { libc::O_RDONLY };
+    let flags = (mode | libc::O_CLOEXEC) as u64;
+    let args = [libc::AT_FDCWD as u64, name.0, flags, 0, 0, 0];
+    tracee.syscall("openat", libc::SYS_openat, args).map_err(|e| match e {
+        ProcError::RemoteSyscall { source, .. } => ProcError::file("open", path)(source),
+        other => other,
+    })
+}
+
+/// Whether the mapping must be writable until it is filled, or was so when it was accounted for.
+fn write_first(mapping: &MappingImage) -> bool {
+    let private = matches!(mapping.kind, MappingKind::Private | MappingKind::PrivateFile { .. });
+    private && mapping.prot & libc::PROT_WRITE == 0 && (mapping.saved > 0 || mapping.flags.accounted)
+}
+
+fn map(
+    tracee: &mut Tracee<'_>,
+    image: &MemoryImage,
+    mapping: &MappingImage,
+    ctx: &RestoreContext<'_>,
+    open: &mut OpenFile,
+) -> Result<(), ProcError> {
+    let MappingFlags {
+        grows_down,
+        no_reserve,
+        droppable,
+        ..
+    } = mapping.flags;
+    let private = libc::MAP_PRIVATE as u64;
+    let shared = libc::MAP_SHARED as u64;
+    let (sharing, fd, offset) = match &mapping.kind {
+        MappingKind::Private => {
+            let sharing = if droppable { MAP_DROPPABLE } else { private };
+            (sharing | libc::MAP_ANONYMOUS as u64, NO_FD, 0)
+        }
+        MappingKind::PrivateFile { file, offset } => (private, open.get(tracee, image, *file, false)?, *offset),
+        MappingKind::SharedFile {
+            file,
+            offset,
+            may_write,
+        } => (shared, open.get(tracee, image, *file, *may_write)?, *offset),
+        MappingKind::Shared { object, offset } => (shared, ctx.object(*object)?.0 as u64, *offset),
+        MappingKind::External {
+            key,
+            offset,
+            shared: is_shared,
+        } => (if *is_shared { shared } else { private }, ctx.external(key)?.0 as u64, *offset),
+        MappingKind::Kernel { .. } => return Ok(()),
+    };
+    let flag = |on: bool, bit: i32| if on { bit as u64 } else { 0 };
+    let flags = sharing
+        | libc::MAP_FIXED_NOREPLACE as u64
+        | flag(grows_down, libc::MAP_GROWSDOWN)
+        | flag(no_reserve, libc::MAP_NORESERVE);
+    let prot = mapping.prot as u64 | if write_first(mapping) { WRITE } else { 0 };
+    let args = [mapping.start.0, mapping.bytes(), prot, flags, fd, offset];
+    tracee.syscall("mmap", libc::SYS_mmap, args).map_err(|e| match e {
+        ProcError::RemoteSyscall { source, .. } => ProcError::System {
+            what: format!("map {}-{} of the image", mapping.start, mapping.end),
+            source,
+        },
+        other => other,
+    })?;
+    Ok(())
+}
+
+fn advise(tracee: &mut Tracee<'_>, mapping: &MappingImage) -> Result<(), ProcError> {
+    for &advice in &mapping.flags.advice {
+        let args = [mapping.start.0, mapping.bytes(), advice as u64, 0, 0, 0];
+        match tracee.syscall("madvise", libc::SYS_madvise, args) {
+            Ok(_) => {}
+            // A kernel without huge pages or KSM, where the advice means nothing.
+            Err(e) if e.errno() == Some(libc::EINVAL) => tracing::debug!("advice {advice} is not known here"),
+            Err(e) => return Err(e),
+        }
+    }
+    for &(start, bytes) in &mapping.flags.guards {
+        tracee.syscall("madvise", libc::SYS_madvise, [start.0, bytes, MADV_GUARD_INSTALL, 0, 0, 0])?;
+    }
+    Ok(())
+}
+
+/// After the contents: protection that would have been in the way, and locks. Returns what could not be done
+/// and does not matter to the program's results.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn finish(tracee: &mut Tracee<'_>, image: &MemoryImage) -> Result<Vec<String>, ProcError> {
+    let mut warnings = Vec::new();
+    for mapping in image.mappings.iter().filter(|m| write_first(m)) {
+        let args = [mapping.start.0, mapping.bytes(), mapping.prot as u64, 0, 0, 0];
+        tracee.syscall("mprotect", libc::SYS_mprotect, args)?;
+    }
+    for mapping in image.mappings.iter().filter(|m| m.flags.locked && !m.is_kernel()) {
+        let on_fault = u64::from(mapping.flags.locked_on_fault);
+        let args = [mapping.start.0, mapping.bytes(), on_fault, 0, 0, 0];
+        if let Err(e) = tracee.syscall("mlock2", libc::SYS_mlock2, args) {
+            if e.errno().is_none() {
+                return Err(e);
+            }
+            warnings.push(format!("memory {}-{} is not locked any more: {e}", mapping.start, mapping.end));
+        }
+    }
+    for mapping in image.mappings.iter().filter(|m| m.flags.sealed && !m.is_kernel()) {
+        tracee.syscall("mseal", SYS_MSEAL, [mapping.start.0, mapping.bytes(), 0, 0, 0, 0])?;
+    }
+    Ok(warnings)
+}

@@ -1,0 +1,327 @@
+//! Describing the address space of a frozen process.
+
+use super::classify::{Class, classify, place};
+use super::image::{
+    FileImage, LayoutImage, MappingFlags, MappingImage, MappingKind, MemoryImage, PRIVATE_MEMORY,
+};
+use super::{shared, vdso};
+use crate::capture::CaptureContext;
+use crate::error::{Obstacle, ProcError};
+use crate::identity::FileIdentity;
+use crate::ids::{Pid, RemoteAddr};
+use crate::image::hex::HexBytes;
+use crate::path::ImagePath;
+use crate::procfs::maps::{Mapping, VmFlags};
+use crate::remote::{SYSCALL, Tracee};
+use snapify_store::{PAGE_SIZE, PageRange, SpaceId};
+use snapify_sys::pagemap::{Categories, Filter, Region, scan};
+use snapify_sys::vm;
+use std::collections::HashMap;
+use std::fs::File;
+
+/// Regions that one PAGEMAP_SCAN returns at most.
+const REGIONS: usize = 4096;
+
+/// Which pages are saved.
+#[derive(Debug, Default)]
+pub(crate) struct Ranges {
+    pub(super) ranges: Vec<PageRange>,
+    /// Addresses from where pages may be unreadable and count as zeros then: mappings that reach behind the end of a file.
+    pub(super) lenient: Vec<(u64, u64)>,
+}
+
+/// Where a `syscall` instruction is in the process: in its vDSO, or else in any of its code.
+///
+/// # Errors
+/// If there is none.
+pub(crate) fn syscall_instruction(pid: Pid, maps: &[Mapping]) -> Result<RemoteAddr, ProcError> {
+    let (vdso, rest): (Vec<&Mapping>, Vec<&Mapping>) = maps
+        .iter()
+        .filter(|m| m.exec && m.read && m.name != b"[vsyscall]")
+        .partition(|m| m.name == b"[vdso]");
+    for mapping in vdso.into_iter().chain(rest) {
+        let mut at = mapping.start.0;
+        let mut piece = vec![0; 256 * 1024];
+        while at < mapping.end.0 {
+            let n = (mapping.end.0 - at).min(piece.len() as u64) as usize;
+            // Code beyond the end of a cut file cannot be read.
+            let Ok(n) = vm::read(pid.0, at, &mut piece[..n]) else { break };
+            if let Some(offset) = piece[..n].windows(2).position(|pair| pair == SYSCALL) {
+                return Ok(RemoteAddr(at + offset as u64));
+            }
+            // An instruction may lie across two pieces.
+            at += if at + (n as u64) < mapping.end.0 { (n as u64).saturating_sub(1).max(1) } else { n as u64 };
+        }
+    }
+    Err(ProcError::Unsupported {
+        pid,
+        obstacles: vec![Obstacle::new(format!("process {pid}"), "it has no code with a `syscall` instruction")],
+    })
+}
+
+/// Describes the address space and decides which pages are saved.
+///
+/// # Errors
+/// If the process is killed, or a file of /proc cannot be read.
+pub(crate) fn capture(tracee: &mut Tracee<'_>, ctx: &CaptureContext<'_>) -> Result<(MemoryImage, Ranges), ProcError> {
+    let mut work = Work {
+        ctx,
+        pagemap: ctx.proc.open_file("pagemap")?,
+        regions: vec![Region::default(); REGIONS],
+        guards_known: true,
+        files: Vec::new(),
+        file_index: HashMap::new(),
+        ranges: Ranges::default(),
+    };
+    let mut mappings = Vec::with_capacity(ctx.maps.len());
+    let objects = shared::capture(tracee, ctx)?;
+    for mapping in ctx.maps {
+        if let Some(image) = work.mapping(mapping, &objects)? {
+            mappings.push(image);
+        }
+    }
+    let executable = work.executable()?;
+    let vdso_hash = match ctx.maps.iter().find(|m| m.name == b"[vdso]") {
+        Some(mapping) => {
+            let mut code = vec![0; mapping.bytes() as usize];
+            tracee.read(mapping.start, &mut code)?;
+            vdso::hash(&code)
+        }
+        None => 0,
+    };
+    let image = MemoryImage {
+        mappings,
+        files: work.files,
+        layout: layout(tracee, ctx)?,
+        auxv: HexBytes(ctx.proc.auxv()?),
+        executable,
+        vdso_hash,
+    };
+    Ok((image, work.ranges))
+}
+
+fn layout(tracee: &mut Tracee<'_>, ctx: &CaptureContext<'_>) -> Result<LayoutImage, ProcError> {
+    let stat = ctx.proc.stat()?;
+    // The end of the heap is shown nowhere: its mapping ends at a page boundary.
+    let brk = tracee.syscall("brk", libc::SYS_brk, [0; 6])?;
+    Ok(LayoutImage {
+        start_code: stat.code.0,
+        end_code: stat.code.1,
+        start_data: stat.data.0,
+        end_data: stat.data.1,
+        start_brk: stat.start_brk,
+        brk,
+        start_stack: stat.start_stack,
+        arg_start: stat.args.0,
+        arg_end: stat.args.1,
+        env_start: stat.env.0,
+        env_end: stat.env.1,
+    })
+}
+
+struct Work<'a> {
+    ctx: &'a CaptureContext<'a>,
+    pagemap: File,
+    regions: Vec<Region>,
+    /// Whether this kernel knows guard regions.
+    guards_known: bool,
+    files: Vec<FileImage>,
+    file_index: HashMap<Vec<u8>, usize>,
+    ranges: Ranges,
+}
+
+impl Work<'_> {
+    fn mapping(&mut self, mapping: &Mapping, objects: &shared::Found) -> Result<Option<MappingImage>, ProcError> {
+        let offset = mapping.offset;
+        let mut saved = 0;
+        let kind = match classify(mapping, self.ctx) {
+            Class::Skip => return Ok(None),
+            Class::Obstacle(obstacle) => {
+                self.ctx.refuse(obstacle);
+                return Ok(None);
+            }
+            Class::Kernel => MappingKind::Kernel {
+                name: String::from_utf8_lossy(&mapping.name).into_owned(),
+            },
+            Class::External(key) => MappingKind::External {
+                key,
+                offset,
+                shared: mapping.shared,
+            },
+            Class::Private => {
+                saved = self.present(mapping, false)?;
+                MappingKind::Private
+            }
+            Class::PrivateGone => {
+                saved = mapping.bytes();
+                self.ranges.ranges.push(PageRange {
+                    space: PRIVATE_MEMORY,
+                    start: mapping.start.0,
+                    bytes: saved,
+                });
+                self.ranges.lenient.push((mapping.start.0, mapping.end.0));
+                MappingKind::Private
+            }
+            Class::PrivateFile => {
+                saved = self.present(mapping, true)?;
+                let Some(file) = self.file(&mapping.name, mapping.exec, false) else { return Ok(None) };
+                MappingKind::PrivateFile { file, offset }
+            }
+            Class::SharedFile => {
+                let may_write = mapping.flags.unwrap_or_default().has(VmFlags::MAY_WRITE);
+                let Some(file) = self.file(&mapping.name, mapping.exec, may_write) else { return Ok(None) };
+                MappingKind::SharedFile {
+                    file,
+                    offset,
+                    may_write,
+                }
+            }
+            Class::Shared => match objects.of(mapping) {
+                Some(object) => MappingKind::Shared { object, offset },
+                None => {
+                    self.ctx.refuse(Obstacle::new(place(mapping), "its content cannot be read"));
+                    return Ok(None);
+                }
+            },
+        };
+        let mut flags = flags(mapping);
+        if kind == MappingKind::Private {
+            self.guards(mapping, &mut flags)?;
+        }
+        Ok(Some(MappingImage {
+            start: mapping.start,
+            end: mapping.end,
+            prot: mapping.prot(),
+            kind,
+            flags,
+            saved,
+        }))
+    }
+
+    /// Notes the pages of a private mapping that hold something; of a file's, only those that were written.
+    fn present(&mut self, mapping: &Mapping, of_file: bool) -> Result<u64, ProcError> {
+        let not = Categories::ZERO_PAGE | if of_file { Categories::FILE } else { Categories::NONE };
+        let not = not | if self.guards_known { Categories::GUARD } else { Categories::NONE };
+        let filter = Filter {
+            inverted: not,
+            all: not,
+            any: Categories::PRESENT | Categories::SWAPPED,
+            report: Categories::NONE,
+        };
+        let begin = self.ranges.ranges.len();
+        let ranges = &mut self.ranges.ranges;
+        let result = scan(&self.pagemap, mapping.start.0, mapping.end.0, filter, &mut self.regions, |region| {
+            let next = PageRange {
+                space: PRIVATE_MEMORY,
+                start: region.start,
+                bytes: region.end - region.start,
+            };
+            match ranges[begin..].last_mut() {
+                Some(last) if last.start + last.bytes == next.start => last.bytes += next.bytes,
+                _ => ranges.push(next),
+            }
+        });
+        match result {
+            Ok(()) => Ok(self.ranges.ranges[begin..].iter().map(|r| r.bytes).sum()),
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) && self.guards_known => {
+                self.guards_known = false;
+                self.ranges.ranges.truncate(begin);
+                self.present(mapping, of_file)
+            }
+            Err(e) => Err(ProcError::proc(format!("/proc/{}/pagemap", self.ctx.pid))(e)),
+        }
+    }
+
+    /// Notes guard regions (`MADV_GUARD_INSTALL`, with which newer C libraries guard thread stacks).
+    fn guards(&mut self, mapping: &Mapping, flags: &mut MappingFlags) -> Result<(), ProcError> {
+        if !self.guards_known {
+            return Ok(());
+        }
+        let filter = Filter {
+            all: Categories::GUARD,
+            ..Filter::default()
+        };
+        let guards = &mut flags.guards;
+        scan(&self.pagemap, mapping.start.0, mapping.end.0, filter, &mut self.regions, |region| {
+            guards.push((RemoteAddr(region.start), region.end - region.start));
+        })
+        .or_else(|e| if e.raw_os_error() == Some(libc::EINVAL) { Ok(()) } else { Err(e) })
+        .map_err(ProcError::proc(format!("/proc/{}/pagemap", self.ctx.pid)))
+    }
+
+    /// The index of a file; `None` if it cannot be examined, which is an obstacle.
+    fn file(&mut self, name: &[u8], code: bool, written: bool) -> Option<usize> {
+        if let Some(&index) = self.file_index.get(name) {
+            let file = &mut self.files[index];
+            file.written |= written;
+            if code && file.identity.build_id.is_none() {
+                file.identity = file.identity.clone().with_build_id();
+            }
+            return Some(index);
+        }
+        let path = ImagePath::from_bytes(name);
+        match rustix::fs::stat(path.as_path()) {
+            Ok(stat) => {
+                let identity = FileIdentity::new(path, &stat);
+                let identity = if code { identity.with_build_id() } else { identity };
+                self.files.push(FileImage { identity, written });
+                self.file_index.insert(name.to_owned(), self.files.len() - 1);
+                Some(self.files.len() - 1)
+            }
+            Err(e) => {
+                self.ctx.refuse(Obstacle::new(format!("mapped file {path}"), std::io::Error::from(e).to_string()));
+                None
+            }
+        }
+    }
+
+    fn executable(&mut self) -> Result<usize, ProcError> {
+        let path = self.ctx.proc.link("exe")?;
+        if let Some(index) = self.file(path.as_bytes(), true, false) {
+            return Ok(index);
+        }
+        // The obstacle has been noted: this image is never used.
+        Ok(0)
+    }
+}
+
+fn flags(mapping: &Mapping) -> MappingFlags {
+    let bits = mapping.flags.unwrap_or_default();
+    let advice = [
+        (VmFlags::DONT_COPY, libc::MADV_DONTFORK),
+        (VmFlags::WIPE_ON_FORK, libc::MADV_WIPEONFORK),
+        (VmFlags::DONT_DUMP, libc::MADV_DONTDUMP),
+        (VmFlags::HUGE_PAGE, libc::MADV_HUGEPAGE),
+        (VmFlags::NO_HUGE_PAGE, libc::MADV_NOHUGEPAGE),
+        (VmFlags::MERGEABLE, libc::MADV_MERGEABLE),
+        (VmFlags::SEQUENTIAL, libc::MADV_SEQUENTIAL),
+        (VmFlags::RANDOM, libc::MADV_RANDOM),
+    ];
+    if vdso::is_part(&mapping.name) {
+        return MappingFlags {
+            sealed: bits.has(VmFlags::SEALED),
+            ..MappingFlags::default()
+        };
+    }
+    MappingFlags {
+        grows_down: bits.has(VmFlags::GROWS_DOWN),
+        no_reserve: bits.has(VmFlags::NO_RESERVE),
+        accounted: bits.has(VmFlags::ACCOUNT) && !mapping.write,
+        locked: bits.has(VmFlags::LOCKED),
+        locked_on_fault: bits.has(VmFlags::LOCK_ON_FAULT),
+        sealed: bits.has(VmFlags::SEALED),
+        droppable: bits.has(VmFlags::DROPPABLE),
+        advice: advice.into_iter().filter(|(bit, _)| bits.has(*bit)).map(|(_, advice)| advice).collect(),
+        guards: Vec::new(),
+    }
+}
+
+/// The range of an object's pages in whole pages.
+pub(super) fn object_range(space: SpaceId, start: u64, end: u64) -> PageRange {
+    let start = start / PAGE_SIZE * PAGE_SIZE;
+    PageRange {
+        space,
+        start,
+        bytes: end.next_multiple_of(PAGE_SIZE) - start,
+    }
+}

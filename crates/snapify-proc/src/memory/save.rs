@@ -1,0 +1,192 @@
+//! Reading the pages of a frozen process while they are written to a page file.
+
+use super::capture::{Ranges, object_range};
+use super::image::PRIVATE_MEMORY;
+use crate::capture::{ObjectSource, Objects};
+use crate::error::ProcError;
+use crate::ids::Pid;
+use crate::procfs::ProcDir;
+use snapify_store::{PAGE_SIZE, PageFileSummary, PageRange, PageSource, Progress, SpaceId, write_pages};
+use snapify_sys::vm;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+/// Bytes that one process_vm_readv asks for: the best rate, and it stays in the cache for what follows.
+const PIECE: usize = 256 * 1024;
+
+/// Writes private memory and objects to `out`.
+///
+/// # Errors
+/// [`ProcError::Store`].
+pub(crate) fn save(
+    pid: Pid,
+    proc: &ProcDir,
+    ranges: &Ranges,
+    objects: &Objects,
+    out: File,
+    name: &str,
+    progress: &dyn Progress,
+) -> Result<PageFileSummary, ProcError> {
+    let mut all = ranges.ranges.clone();
+    for (image, source) in objects.images.iter().zip(&objects.sources) {
+        object_ranges(image.space, image.bytes, source, &mut all)
+            .map_err(ProcError::system(format!("looking for the data of {}", image.what)))?;
+    }
+    let source = Source {
+        pid,
+        memory: proc.open_file("mem")?,
+        lenient: &ranges.lenient,
+        objects,
+    };
+    Ok(write_pages(out, name, &all, &source, progress)?)
+}
+
+/// The parts of an object that hold data.
+fn object_ranges(space: SpaceId, bytes: u64, source: &ObjectSource, all: &mut Vec<PageRange>) -> io::Result<()> {
+    match source {
+        ObjectSource::Bytes(_) if bytes == 0 => {}
+        ObjectSource::Bytes(_) => all.push(object_range(space, 0, bytes)),
+        ObjectSource::Memory(parts) => all.extend(parts.iter().map(|&(offset, _, bytes)| PageRange {
+            space,
+            start: offset,
+            bytes,
+        })),
+        ObjectSource::File(file) => {
+            for (start, end) in data(file, bytes)? {
+                let next = object_range(space, start, end);
+                match all.last_mut() {
+                    // Extents need not be page aligned.
+                    Some(last) if last.space == space && last.start + last.bytes >= next.start => {
+                        last.bytes = last.bytes.max(next.start + next.bytes - last.start);
+                    }
+                    _ => all.push(next),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The extents of a file that hold data (SEEK_DATA, SEEK_HOLE). The descriptor must not share its offset with anyone.
+fn data(file: &OwnedFd, bytes: u64) -> io::Result<Vec<(u64, u64)>> {
+    use rustix::fs::{SeekFrom, seek};
+    let mut extents = Vec::new();
+    let mut at = 0;
+    while at < bytes {
+        let start = match seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(rustix::io::Errno::NXIO) => break,
+            // No such call on this file system: all of it is data.
+            Err(_) => return Ok(vec![(0, bytes)]),
+        };
+        let end = seek(file, SeekFrom::Hole(start))?.min(bytes);
+        if end <= start {
+            break;
+        }
+        extents.push((start, end));
+        at = end;
+    }
+    Ok(extents)
+}
+
+struct Source<'a> {
+    pid: Pid,
+    memory: File,
+    lenient: &'a [(u64, u64)],
+    objects: &'a Objects,
+}
+
+impl PageSource for Source<'_> {
+    fn read(&self, space: SpaceId, start: u64, buf: &mut [u8]) -> io::Result<()> {
+        if space == PRIVATE_MEMORY {
+            return self.memory(start, buf);
+        }
+        let none = || io::Error::other(format!("there is no object {space}"));
+        match self.objects.sources.get(space.0 as usize - 1).ok_or_else(none)? {
+            ObjectSource::Bytes(bytes) => {
+                let from = (start as usize).min(bytes.len());
+                let n = (bytes.len() - from).min(buf.len());
+                buf[..n].copy_from_slice(&bytes[from..from + n]);
+                buf[n..].fill(0);
+                Ok(())
+            }
+            ObjectSource::File(file) => read_file(file, start, buf),
+            ObjectSource::Memory(parts) => {
+                // A request lies within the ranges, but may span several.
+                let mut done = 0;
+                while done < buf.len() {
+                    let offset = start + done as u64;
+                    let part = parts.partition_point(|part| part.0 <= offset);
+                    let &(at, address, bytes) = parts.get(part.wrapping_sub(1)).ok_or_else(none)?;
+                    let within = offset - at;
+                    if within >= bytes {
+                        return Err(none());
+                    }
+                    let n = (bytes - within).min((buf.len() - done) as u64) as usize;
+                    self.read_lenient(address + within, &mut buf[done..done + n], true)?;
+                    done += n;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Reads a file; what is behind its end is zero.
+fn read_file(file: &OwnedFd, start: u64, buf: &mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < buf.len() {
+        match rustix::io::pread(file.as_fd(), &mut buf[done..], start + done as u64) {
+            Ok(0) => {
+                buf[done..].fill(0);
+                break;
+            }
+            Ok(n) => done += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+impl Source<'_> {
+    fn memory(&self, start: u64, buf: &mut [u8]) -> io::Result<()> {
+        let after = self.lenient.partition_point(|range| range.1 <= start);
+        let lenient = self.lenient.get(after).is_some_and(|range| range.0 < start + buf.len() as u64);
+        self.read_lenient(start, buf, lenient)
+    }
+
+    fn read_lenient(&self, start: u64, buf: &mut [u8], lenient: bool) -> io::Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            let end = buf.len().min(done + PIECE);
+            let at = start + done as u64;
+            match vm::read(self.pid.0, at, &mut buf[done..end]) {
+                Ok(n) if n > 0 => done += n,
+                Err(e) if e.raw_os_error() != Some(libc::EFAULT) => return Err(e),
+                // A page that the process itself may not read.
+                Ok(_) | Err(_) => {
+                    let end = (done + PAGE_SIZE as usize - (at % PAGE_SIZE) as usize).min(buf.len());
+                    self.protected(at, &mut buf[done..end], lenient)?;
+                    done = end;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads (a part of) one page through /proc/PID/mem, which overrides protection.
+    fn protected(&self, at: u64, page: &mut [u8], lenient: bool) -> io::Result<()> {
+        match self.memory.read_exact_at(page, at) {
+            Ok(()) => Ok(()),
+            // Behind the end of its file a mapping has no pages.
+            Err(e) if lenient && e.raw_os_error() == Some(libc::EIO) => {
+                page.fill(0);
+                Ok(())
+            }
+            Err(e) => Err(e),
+        }
+    }
+}

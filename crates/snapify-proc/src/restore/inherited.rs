@@ -1,0 +1,83 @@
+//! Descriptors that the process under construction inherits from its init.
+
+use super::context::RestoreContext;
+use super::RestorePlan;
+use crate::error::ProcError;
+use crate::ids::RemoteFd;
+use crate::image::{ObjectImage, ProcessImage};
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+use snapify_sys::process;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// Puts the caller's descriptors and fresh files for all objects above the numbers of the image.
+///
+/// # Errors
+/// If there are not enough numbers, or a file cannot be made.
+pub(super) fn gather<'a>(plan: &RestorePlan<'_>, image: &'a ProcessImage) -> Result<RestoreContext<'a>, ProcError> {
+    let highest = image.files.highest_fd().map_or(2, |fd| fd.0.max(2));
+    let first = highest.saturating_add(1).max(16);
+    let mut externals = HashMap::new();
+    for (key, fd) in &plan.externals {
+        externals.insert(key.clone(), above(fd.as_fd(), first)?);
+    }
+    let stdio = match &plan.stdio {
+        Some([input, output, error]) => [
+            above(input.as_fd(), first)?,
+            above(output.as_fd(), first)?,
+            above(error.as_fd(), first)?,
+        ],
+        None => [inherit(0, first)?, inherit(1, first)?, inherit(2, first)?],
+    };
+    let mut objects = HashMap::new();
+    for object in &image.objects {
+        let file = fresh_file(object)?;
+        let fd = above(file.as_fd(), first)?;
+        objects.insert(object.space.0, (fd, File::from(file)));
+    }
+    Ok(RestoreContext {
+        image,
+        externals,
+        objects,
+        stdio,
+        first_inherited: RemoteFd(first),
+    })
+}
+
+/// The duplicate is not owned by anything here: it lives until this process closes everything that it does not need.
+fn above(fd: BorrowedFd<'_>, first: i32) -> Result<RemoteFd, ProcError> {
+    let what = || format!("duplicate descriptor {} above {first}", fd.as_raw_fd());
+    process::duplicate_above(fd, first).map(RemoteFd).map_err(|source| ProcError::System { what: what(), source })
+}
+
+/// One of our own standard descriptors; /dev/null if it is closed.
+#[allow(unsafe_code)]
+fn inherit(number: i32, first: i32) -> Result<RemoteFd, ProcError> {
+    // SAFETY: only passed to fcntl, which answers EBADF if it is closed.
+    let fd = unsafe { process::borrow(number) };
+    match above(fd, first) {
+        Err(e) if e.errno() == Some(libc::EBADF) => {
+            let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+                .map_err(ProcError::file("open", "/dev/null"))?;
+            above(null.as_fd(), first)
+        }
+        other => other,
+    }
+}
+
+/// A file without a name and of the right length: in the directory where the old one was, or in memory.
+fn fresh_file(object: &ObjectImage) -> Result<OwnedFd, ProcError> {
+    let in_directory = object.directory.as_ref().and_then(|directory| {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        rustix::fs::open(directory.as_path(), flags, Mode::from_raw_mode(object.mode & 0o7777)).ok()
+    });
+    let file = match in_directory {
+        Some(file) => file,
+        None => rustix::fs::memfd_create("snapify-object", MemfdFlags::CLOEXEC)
+            .map_err(ProcError::system(format!("make a file in memory for {}", object.what)))?,
+    };
+    rustix::fs::ftruncate(&file, object.bytes)
+        .map_err(ProcError::system(format!("make a file of {} bytes for {}", object.bytes, object.what)))?;
+    Ok(file)
+}

@@ -1,0 +1,134 @@
+//! What runs as pid 1 of the new namespaces: builds or launches one process, then waits for its end.
+
+use super::namespace::Inside;
+use super::protocol::{FromInit, ToInit, receive, send};
+use super::launch::{self, LaunchSpec};
+use super::{RestorePlan, build};
+use crate::error::ProcError;
+use snapify_store::Progress;
+use snapify_sys::process;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes after which progress is reported.
+const REPORT_EVERY: u64 = 16 << 20;
+
+struct Report<'a> {
+    socket: &'a OwnedFd,
+    unreported: AtomicU64,
+}
+
+impl Progress for Report<'_> {
+    fn advance(&self, bytes: u64) {
+        if self.unreported.fetch_add(bytes, Ordering::Relaxed) + bytes >= REPORT_EVERY {
+            self.flush();
+        }
+    }
+}
+
+impl Report<'_> {
+    fn flush(&self) {
+        let bytes = self.unreported.swap(0, Ordering::Relaxed);
+        if bytes > 0 {
+            // If nobody listens any more, this process is about to be killed.
+            let _ = send(self.socket, &FromInit::Progress(bytes), None);
+        }
+    }
+}
+
+/// Restores the process of `plan` and stays with it until it ends.
+pub(super) fn restore_process(inside: Inside, plan: RestorePlan<'_>) {
+    let Inside { socket, mut warnings } = inside;
+    let report = Report {
+        socket: &socket,
+        unreported: AtomicU64::new(0),
+    };
+    let built = match build::build(&plan, &report) {
+        Ok(built) => built,
+        Err(e) => return fail(&socket, &e),
+    };
+    report.flush();
+    let pid = plan.image.pid;
+    let stopped = plan.image.stopped;
+    drop(plan);
+    close_all_but(&[2, socket.as_raw_fd(), built.pidfd.as_raw_fd()]);
+    warnings.extend(built.warnings);
+    if send(&socket, &FromInit::Ready { warnings }, Some(built.pidfd.as_fd())).is_err() || !told_to_start(&socket) {
+        return;
+    }
+    if stopped {
+        // Acts as soon as the first thread goes on; all then stop again.
+        let _ = process::kill(pid, libc::SIGSTOP);
+    }
+    for thread in built.threads {
+        if let Err((_, e)) = thread.detach(None) {
+            return fail(&socket, &e);
+        }
+    }
+    if send(&socket, &FromInit::Started, None).is_ok() {
+        attend(&socket, pid);
+    }
+}
+
+/// Launches a program and stays with it until it ends.
+pub(super) fn launch_program(inside: Inside, spec: &LaunchSpec) {
+    let Inside { socket, warnings } = inside;
+    let waiting = match launch::fork(spec) {
+        Ok(waiting) => waiting,
+        Err(e) => return fail(&socket, &e),
+    };
+    close_all_but(&[2, socket.as_raw_fd(), waiting.pidfd.as_raw_fd(), waiting.go.as_raw_fd(), waiting.failure.as_raw_fd()]);
+    let ready = FromInit::Ready { warnings };
+    if send(&socket, &ready, Some(waiting.pidfd.as_fd())).is_err() || !told_to_start(&socket) {
+        return;
+    }
+    let pid = waiting.pid;
+    if let Err(e) = waiting.start(&spec.program) {
+        return fail(&socket, &e);
+    }
+    if send(&socket, &FromInit::Started, None).is_ok() {
+        attend(&socket, pid);
+    }
+}
+
+fn fail(socket: &OwnedFd, error: &ProcError) {
+    let _ = send(socket, &FromInit::failed(error), None);
+}
+
+fn told_to_start(socket: &OwnedFd) -> bool {
+    matches!(receive::<ToInit>(socket), Ok(Some((ToInit::Start, _))))
+}
+
+/// Reaps all that ends, until process `pid` does, and reports its wait status. What is left of its children dies with this init.
+fn attend(socket: &OwnedFd, pid: i32) {
+    loop {
+        match process::wait(-1, true) {
+            Ok(Some((ended, status))) if ended == pid && status.stop_signal().is_none() => {
+                let _ = send(socket, &FromInit::Ended(status.0), None);
+                return;
+            }
+            Ok(_) => {}
+            // No children: cannot be, for `pid` is one until it is reaped here.
+            Err(_) => return,
+        }
+    }
+}
+
+/// Closes what this process has inherited or made and does not need any more: the caller's connections must not be kept
+/// open by it.
+#[allow(unsafe_code)]
+fn close_all_but(keep: &[i32]) {
+    let mut keep: Vec<u32> = keep.iter().filter_map(|&fd| u32::try_from(fd).ok()).collect();
+    keep.sort_unstable();
+    let mut at = 0;
+    for fd in keep {
+        if fd > at {
+            // SAFETY: nothing here uses a descriptor that is not in `keep` any more; the copies of the caller's variables
+            // are never dropped in this process.
+            let _ = unsafe { process::close_range(at, fd - 1) };
+        }
+        at = fd + 1;
+    }
+    // SAFETY: as above.
+    let _ = unsafe { process::close_range(at, u32::MAX) };
+}

@@ -1,0 +1,103 @@
+//! Describing stopped threads.
+
+use super::image::{AlternateStackImage, RseqImage, SchedulingImage, ThreadImage};
+use super::restart;
+use crate::abi::SignalStack;
+use crate::error::{Obstacle, ProcError};
+use crate::freeze::FrozenThread;
+use crate::ids::{RemoteAddr, Tid};
+use crate::image::hex::HexBytes;
+use crate::image::siginfo::SiginfoImage;
+use crate::path::ImagePath;
+use crate::procfs::ProcDir;
+use crate::remote::Tracee;
+use snapify_sys::process;
+
+const PR_GET_TID_ADDRESS: u64 = libc::PR_GET_TID_ADDRESS as u64;
+const ARCH_GET_XCOMP_PERM: u64 = 0x1022;
+const SS_ONSTACK: i32 = libc::SS_ONSTACK;
+
+/// Describes one thread.
+///
+/// # Errors
+/// If the thread is killed meanwhile, or the kernel was built without what is needed (`CONFIG_CHECKPOINT_RESTORE`).
+pub(crate) fn capture(tracee: &mut Tracee<'_>, proc: &ProcDir, frozen: &FrozenThread) -> Result<ThreadImage, ProcError> {
+    let tid = frozen.tid;
+    let scratch = tracee.scratch().addr;
+
+    tracee.syscall_in(tid, "prctl(PR_GET_TID_ADDRESS)", libc::SYS_prctl, [PR_GET_TID_ADDRESS, scratch.0, 0, 0, 0, 0])?;
+    let clear_tid = RemoteAddr(tracee.get::<u64>(scratch)?);
+    tracee.syscall_in(tid, "sigaltstack", libc::SYS_sigaltstack, [0, scratch.0, 0, 0, 0, 0])?;
+    let stack: SignalStack = tracee.get(scratch)?;
+
+    let stopped = tracee.thread(tid)?;
+    let mut pending: Vec<SiginfoImage> = stopped.pending_signals(false)?.iter().map(SiginfoImage::new).collect();
+    // A signal that was being delivered has left its queue; it comes first.
+    if let Some(info) = &frozen.signal {
+        pending.insert(0, SiginfoImage::new(info));
+    }
+    let (robust, robust_bytes) = process::robust_list(tid.0).map_err(ProcError::ptrace("read robust list", tid))?;
+    let scheduling = process::scheduling(tid.0).map_err(ProcError::ptrace("read scheduling", tid))?;
+    let name = proc.read(&format!("task/{tid}/comm"))?;
+    let name = name.strip_suffix(b"\n").unwrap_or(&name);
+
+    Ok(ThreadImage {
+        tid: frozen.inner.0,
+        name: ImagePath::from_bytes(name),
+        registers: (&restart::restorable(frozen.registers)).into(),
+        extended_state: HexBytes(stopped.extended_state()?),
+        extended_permission: 0,
+        signal_mask: frozen.mask,
+        pending,
+        rseq: frozen.rseq.map(|r| RseqImage {
+            address: RemoteAddr(r.pointer),
+            bytes: r.size,
+            signature: r.signature,
+        }),
+        robust_list: (RemoteAddr(robust), robust_bytes),
+        clear_tid,
+        alternate_stack: AlternateStackImage {
+            address: RemoteAddr(stack.pointer),
+            bytes: stack.size,
+            // Whether the thread is on it follows from its stack pointer.
+            flags: stack.flags & !SS_ONSTACK,
+        },
+        scheduling: SchedulingImage {
+            policy: scheduling.policy,
+            flags: scheduling.flags,
+            nice: scheduling.nice,
+            priority: scheduling.priority,
+            deadline: [scheduling.runtime, scheduling.deadline, scheduling.period],
+        },
+        affinity: tracee.affinity(tid)?,
+        timer_slack: timer_slack(proc, tid),
+    })
+}
+
+/// Extended features that the process may use on request (AMX); the same for all its threads.
+///
+/// # Errors
+/// If the process is killed.
+pub(crate) fn extended_permission(tracee: &mut Tracee<'_>) -> Result<u64, ProcError> {
+    let scratch = tracee.scratch().addr;
+    let args = [ARCH_GET_XCOMP_PERM, scratch.0, 0, 0, 0, 0];
+    match tracee.syscall("arch_prctl(ARCH_GET_XCOMP_PERM)", libc::SYS_arch_prctl, args) {
+        Ok(_) => tracee.get(scratch),
+        // Before Linux 5.16 there was nothing to ask for.
+        Err(e) if e.errno() == Some(libc::EINVAL) => Ok(0),
+        Err(e) => Err(e),
+    }
+}
+
+/// What about a stopped thread cannot be saved.
+pub(crate) fn obstacle(stopped: &crate::ptrace::Stopped) -> Option<Obstacle> {
+    stopped
+        .has_shadow_stack()
+        .then(|| Obstacle::new(format!("thread {}", stopped.tid()), "it has a user-mode shadow stack (CET), which is not supported"))
+}
+
+/// Only readable for oneself and with CAP_SYS_NICE: without it threads get the leader's default.
+fn timer_slack(proc: &ProcDir, tid: Tid) -> Option<u64> {
+    let text = proc.read(&format!("task/{tid}/timerslack_ns")).ok()?;
+    std::str::from_utf8(&text).ok()?.trim().parse().ok()
+}
