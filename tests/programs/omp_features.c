@@ -101,17 +101,16 @@ static void arguments(void) {
     float f = 1.5f;
     double d = -2.25;
     _Bool b = 1;
-    void *p = &c;
     int i0 = 1, i1 = 2, i2 = 3, i3 = 4, i4 = 5, i5 = 6, i6 = 7, i7 = 8, i8 = 9;
     struct record r = {'x', 7, 0.5, {1, 2, 3}};
     int ok = 0;
     #pragma omp target map(from : ok) map(tofrom : r)
     {
         ok = c == -3 && uc == 200 && s == -3000 && l == -(1l << 40) && u == UINT64_MAX && f == 1.5f && d == -2.25 && b;
-        ok = ok && p && i0 + i1 + i2 + i3 + i4 + i5 + i6 + i7 + i8 == 45 && r.c == 'x' && r.s == 7 && r.d == 0.5;
+        ok = ok && i0 + i1 + i2 + i3 + i4 + i5 + i6 + i7 + i8 == 45 && r.c == 'x' && r.s == 7 && r.d == 0.5;
         r.tail[2] = 33;
     }
-    report("twenty arguments of all types", ok && r.tail[2] == 33);
+    report("nineteen arguments of all types", ok && r.tail[2] == 33);
 
     long n = N;
     double variable_length[n];
@@ -284,10 +283,13 @@ static void parallelism(const double *a) {
     int teams = 0, threads = 0, locked = 0, once = 0;
     #pragma omp target teams num_teams(2) map(tofrom : teams, threads, locked, once)
     {
-        #pragma omp atomic
-        teams++;
         #pragma omp parallel
         {
+            #pragma omp master
+            {
+                #pragma omp atomic
+                teams++;
+            }
             #pragma omp atomic
             threads++;
             #pragma omp critical
@@ -407,7 +409,9 @@ static void memory_routines(void) {
     report("omp_target_memcpy_rect", !failed && ok);
 
     failed = omp_target_associate_ptr(here, there, N * sizeof(int), 0, device);
-    ok = omp_target_is_present(here, device) && omp_get_mapped_ptr(here, device) == (void *)there;
+    ok = omp_target_is_present(here, device);
+    #pragma omp target data use_device_ptr(here)
+    ok &= here == there;
     for (int i = 0; i < N; i++) here[i] = 2 * i;
     #pragma omp target update to(here[0 : N])
     #pragma omp target
