@@ -1,0 +1,122 @@
+//! A gate that many threads pass and that one can close.
+//!
+//! Passing costs two uncontended atomic operations. The pause protocol closes gates to drain what is in
+//! flight (paper 1, section 4.1: the locks around transfers and around the two send functions of a pipeline).
+
+use crate::futex::{self, Scope};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Set in the word while the gate is closed; the other bits count who is inside.
+const CLOSED: u32 = 1 << 31;
+
+/// The gate; open at first.
+#[derive(Debug, Default)]
+pub struct Gate {
+    word: AtomicU32,
+}
+
+/// Proof of having passed the gate; leaves when dropped. Passing a second time while holding one can deadlock.
+#[derive(Debug)]
+#[must_use]
+pub struct Inside<'a> {
+    gate: &'a Gate,
+}
+
+impl Gate {
+    /// Makes an open gate.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            word: AtomicU32::new(0),
+        }
+    }
+
+    /// Passes the gate; waits while it is closed.
+    pub fn enter(&self) -> Inside<'_> {
+        loop {
+            // All changes of the word are read-modify-write, so this one comes either before the closing,
+            // which then waits for us, or after it, and sees it.
+            if self.word.fetch_add(1, Ordering::Acquire) & CLOSED == 0 {
+                return Inside { gate: self };
+            }
+            self.leave();
+            let mut seen = self.word.load(Ordering::Relaxed);
+            while seen & CLOSED != 0 {
+                futex::wait(&self.word, Scope::Private, seen);
+                seen = self.word.load(Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Closes the gate and waits until nobody is inside.
+    pub fn close(&self) {
+        let mut seen = self.word.fetch_or(CLOSED, Ordering::Acquire) | CLOSED;
+        while seen != CLOSED {
+            futex::wait(&self.word, Scope::Private, seen);
+            seen = self.word.load(Ordering::Acquire);
+        }
+    }
+
+    /// Opens the gate. Does nothing to an open one.
+    pub fn open(&self) {
+        self.word.fetch_and(!CLOSED, Ordering::Release);
+        futex::wake_all(&self.word, Scope::Private);
+    }
+
+    fn leave(&self) {
+        if self.word.fetch_sub(1, Ordering::Release) == CLOSED | 1 {
+            futex::wake_all(&self.word, Scope::Private);
+        }
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.gate.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    #[test]
+    fn nobody_is_inside_while_it_is_closed() {
+        let gate = Arc::new(Gate::new());
+        let inside = Arc::new(AtomicU64::new(0));
+        let stop = Arc::new(AtomicBool::new(false));
+        let passes = Arc::new(AtomicU64::new(0));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let (gate, inside, stop, passes) =
+                    (gate.clone(), inside.clone(), stop.clone(), passes.clone());
+                std::thread::spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        let guard = gate.enter();
+                        inside.fetch_add(1, Ordering::SeqCst);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        drop(guard);
+                        passes.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..2000 {
+            gate.close();
+            let before = passes.load(Ordering::SeqCst);
+            assert_eq!(inside.load(Ordering::SeqCst), 0);
+            std::thread::yield_now();
+            assert_eq!(inside.load(Ordering::SeqCst), 0);
+            // Threads that were past the gate may still count, those before it may not.
+            assert!(passes.load(Ordering::SeqCst) <= before + 4);
+            gate.open();
+        }
+        stop.store(true, Ordering::Relaxed);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert!(passes.load(Ordering::SeqCst) > 0);
+    }
+}
