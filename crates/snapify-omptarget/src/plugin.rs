@@ -1,17 +1,28 @@
 //! The plugin as a whole: its connection to the cards, and its devices.
 
 use crate::abi::requires;
-use crate::device::Device;
+use crate::device::{Device, failed};
 use crate::error::PluginError;
+use snapify_offload::OffloadError;
 use snapify_offload::host::Runtime;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// All state of the plugin. There is one per process, made on first use.
 pub struct Plugin {
-    runtime: Option<Arc<Runtime>>,
+    cards: Cards,
     devices: Vec<Device>,
     requirements: AtomicI64,
+}
+
+/// The cards of this program.
+enum Cards {
+    /// It was not started with cards.
+    None,
+    /// They are there.
+    Reached(Arc<Runtime>),
+    /// It was started with cards, but they cannot be reached.
+    Lost(OffloadError),
 }
 
 /// Set in a child of fork.
@@ -22,22 +33,30 @@ pub fn note_fork() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
-/// The plugin. It has no devices in a program that was not started with cards, or if they cannot be reached.
+/// The plugin. It has no devices in a program that was not started with cards.
 pub fn plugin() -> &'static Plugin {
     static PLUGIN: OnceLock<Plugin> = OnceLock::new();
-    PLUGIN.get_or_init(Plugin::connect)
+    PLUGIN.get_or_init(|| {
+        Plugin::new(match Runtime::connect_from_env() {
+            Ok(None) => Cards::None,
+            Ok(Some(runtime)) => Cards::Reached(runtime),
+            Err(error) => Cards::Lost(error),
+        })
+    })
 }
 
 impl Plugin {
-    fn connect() -> Self {
-        let runtime = Runtime::connect_from_env().unwrap_or_else(|error| {
-            tell(&error);
-            None
-        });
-        let cards = runtime.as_ref().map_or(0, |runtime| runtime.cards());
+    fn new(cards: Cards) -> Self {
+        let count = match &cards {
+            Cards::None => 0,
+            Cards::Reached(runtime) => runtime.cards(),
+            // With no device at all libomptarget would run target regions on the host, or look for another plugin,
+            // without a word. One that cannot be started makes it fail, as it should.
+            Cards::Lost(_) => 1,
+        };
         Self {
-            devices: (0..cards).map(Device::new).collect(),
-            runtime,
+            cards,
+            devices: (0..count).map(Device::new).collect(),
             requirements: AtomicI64::new(0),
         }
     }
@@ -73,9 +92,11 @@ impl Plugin {
             self.requirements.load(Ordering::Relaxed),
             self.devices.len(),
         )?;
-        match &self.runtime {
-            Some(runtime) => device.start(runtime),
-            None => Err(PluginError::NotStarted {
+        match &self.cards {
+            Cards::Reached(runtime) => device.start(runtime),
+            Cards::Lost(error) => Err(failed("reach the cards", error.clone())),
+            // There are no devices then.
+            Cards::None => Err(PluginError::NotStarted {
                 card: device.card(),
             }),
         }
@@ -141,15 +162,19 @@ mod tests {
 
     #[test]
     fn without_cards_there_is_no_device() {
-        let plugin = Plugin {
-            runtime: None,
-            devices: Vec::new(),
-            requirements: AtomicI64::new(0),
-        };
+        let plugin = Plugin::new(Cards::None);
         assert_eq!(plugin.devices(), 0);
         for number in [-1, 0, 1] {
             let error = plugin.start(number).unwrap_err();
             assert!(matches!(error, PluginError::NoSuchDevice { .. }), "{error}");
         }
+    }
+
+    #[test]
+    fn cards_that_cannot_be_reached_are_no_reason_to_run_on_the_host() {
+        let plugin = Plugin::new(Cards::Lost(OffloadError::NoSuchCard { card: 0, cards: 0 }));
+        assert_eq!(plugin.devices(), 1);
+        let error = plugin.start(0).unwrap_err().to_string();
+        assert!(error.contains("cannot reach the cards"), "{error}");
     }
 }
