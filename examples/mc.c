@@ -42,7 +42,7 @@ struct tally {
 static struct tally run(long from, long to, double thickness, double scattering, long *histogram, int device)
 {
     long absorbed = 0, reflected = 0, transmitted = 0, collisions = 0;
-#pragma omp target teams distribute parallel for device(device) map(to : histogram[0 : 0]) reduction(+ : absorbed, reflected, transmitted, collisions) map(tofrom : absorbed, reflected, transmitted, collisions)
+#pragma omp target teams distribute parallel for device(device) map(tofrom : absorbed, reflected, transmitted, collisions) reduction(+ : absorbed, reflected, transmitted, collisions, histogram[0 : BINS])
     for (long i = from; i < to; i++) {
         double depth;
         long mine = 0;
@@ -51,7 +51,6 @@ static struct tally run(long from, long to, double thickness, double scattering,
         if (fate == ABSORBED) {
             absorbed++;
             long bin = (long)(depth / thickness * BINS);
-#pragma omp atomic
             histogram[bin < BINS ? bin : BINS - 1]++;
         } else if (fate == REFLECTED) {
             reflected++;
