@@ -1,2 +1,42 @@
-//! Benchmarks.
-fn main() {}
+//! What `make bench` runs: this tool and the limits of the machine it runs on, side by side.
+//!
+//! Every figure is a median of interleaved runs, and every ratio is taken within one run of this program: figures of
+//! different machines, or of one noisy machine on different days, say little. `snapify-bench NAME…` runs only the
+//! tables named.
+
+mod checkpoint;
+mod machine;
+mod micro;
+mod overhead;
+mod place;
+mod table;
+
+use anyhow::{Result, bail};
+
+type Bench = fn(&place::Place) -> Result<()>;
+
+const ALL: [(&str, Bench); 3] = [
+    ("micro", micro::run),
+    ("checkpoint", checkpoint::run),
+    ("overhead", overhead::run),
+];
+
+fn main() -> Result<()> {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(unknown) = wanted
+        .iter()
+        .find(|name| ALL.iter().all(|(known, _)| known != name))
+    {
+        bail!(
+            "no bench is called '{unknown}'; there are: {}",
+            ALL.map(|(name, _)| name).join(", ")
+        );
+    }
+    let place = place::Place::new()?;
+    for (name, bench) in ALL {
+        if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
+            bench(&place)?;
+        }
+    }
+    Ok(())
+}

@@ -314,7 +314,7 @@ fn restart_without_its_cards() {
     let mut command = session.snapify(["run", "--cards", "2", "--card-memory", "1G", "--"]);
     command.arg(example("sgemm")).args(["--devices", "2"]);
     let mut run = session.start(&mut command);
-    run.wait_for("iteration");
+    run.wait_for("round");
     let host = session.host_of(&mut run).expect("it runs").to_string();
     session.succeed(["checkpoint", &host, "snap", "--stop"]);
     assert_eq!(run.finish().killed_by(), Some(9));

@@ -14,7 +14,7 @@ fn each_point_restarts_any_number_of_times() {
     };
     let expected = session.finish(&mut program(&session));
     let mut run = session.start(&mut program(&session));
-    run.wait_for("iteration");
+    run.wait_for("batch ");
     let host = session.host_of(&mut run).expect("it runs").to_string();
     session.succeed(["checkpoint", &host, "snap"]);
     session.succeed(["checkpoint", &host, "snap", "--stop"]);
@@ -37,7 +37,7 @@ fn what_was_on_two_cards_restarts_with_cards_exchanged() {
     };
     let expected = session.finish(&mut program(&session));
     let mut run = session.start(&mut program(&session));
-    run.wait_for("iteration");
+    run.wait_for("step ");
     let host = session.host_of(&mut run).expect("it runs").to_string();
     session.succeed(["checkpoint", &host, "snap", "--stop"]);
     run.finish();
@@ -142,7 +142,7 @@ fn as_whoever_runs_the_tests() {
     };
     let expected = session.finish(&mut program(&session));
     let mut run = session.start(&mut program(&session));
-    run.wait_for("iteration");
+    run.wait_for("batch ");
     let host = session.host_of(&mut run).expect("it runs").to_string();
     session.succeed(["checkpoint", &host, "snap", "--stop"]);
     run.finish();

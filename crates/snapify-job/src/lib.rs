@@ -1,1 +1,39 @@
-//! snapify-job
+//! Jobs: an application with all its members, as one thing that is run, saved and started again.
+//!
+//! - [`run`] starts a program with cards and supervises it.
+//! - [`checkpoint`] saves all members of a running application in two phases: everything is paused and written
+//!   into a staging directory; the manifest makes it a snapshot, or nothing does.
+//! - [`restart`] rebuilds all members stopped, and lets them go together.
+//! - [`applications`] and [`check`] look.
+//!
+//! The engine (`snapify-proc`), the snapshot store and the offload runtime do the work; this crate knows who is a
+//! member of what, and in which order things happen.
+#![deny(unsafe_code)]
+
+mod card;
+mod checkpoint;
+mod clients;
+mod engine;
+mod error;
+mod events;
+mod identity;
+mod layout;
+mod link;
+mod processes;
+mod protocol;
+mod restart;
+mod runtime_dir;
+mod signals;
+mod snapshot;
+mod supervisor;
+
+pub use card::{CardDaemonOptions, card_daemon};
+pub use clients::{CheckpointOptions, applications, check, checkpoint};
+pub use error::JobError;
+pub use events::{Event, Observer, Phase};
+pub use layout::Layout;
+pub use protocol::{
+    ApplicationStatus, CardStatus, CheckpointReport, MemberReport, OffloadProcessStatus,
+};
+pub use restart::{RestartOptions, restart};
+pub use supervisor::{RunOptions, run};

@@ -172,7 +172,10 @@ pub struct CardDaemon {
 fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is no size: give bytes, or a number with K, M, G or T");
     let upper = text.trim().to_ascii_uppercase();
-    let upper = upper.strip_suffix("IB").or(upper.strip_suffix('B')).unwrap_or(&upper);
+    let upper = upper
+        .strip_suffix("IB")
+        .or(upper.strip_suffix('B'))
+        .unwrap_or(&upper);
     let (digits, shift) = match upper.chars().last().ok_or_else(wrong)? {
         'K' => (&upper[..upper.len() - 1], 10),
         'M' => (&upper[..upper.len() - 1], 20),

@@ -1,0 +1,98 @@
+//! Checkpoint and restart of a process full of incompressible pages, against a plain write of the same bytes to the
+//! same place and against filling as much fresh memory.
+
+use crate::machine::{Buffer, fill, plain_write};
+use crate::place::Place;
+use crate::table::{at_least, median, print};
+use anyhow::{Context, Result, ensure};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Instant;
+
+const MEBIBYTES: usize = 1024;
+const RUNS: usize = 5;
+
+pub fn run(place: &Place) -> Result<()> {
+    let program = place.compile("cc", "fill.c", &[])?;
+    let data = Buffer::random(MEBIBYTES << 20)?;
+    let mut rows = Vec::new();
+    for (name, dir) in place.directories() {
+        let mut taken = [const { Vec::new() }; 4];
+        for _ in 0..RUNS {
+            taken[0].push(plain_write(dir, &data)?);
+            let (checkpoint, restart) = once(place, &program, dir)?;
+            taken[1].push(checkpoint);
+            taken[2].push(fill(MEBIBYTES << 20)?);
+            taken[3].push(restart);
+        }
+        let [plain, checkpoint, fill, restart] = taken.map(median);
+        let rate = |seconds: f64| format!("{:.2} GiB/s", MEBIBYTES as f64 / 1024.0 / seconds);
+        rows.push(vec![
+            format!("checkpoint to {name}"),
+            rate(checkpoint),
+            format!("plain write {}", rate(plain)),
+            at_least(plain / checkpoint, 0.8),
+        ]);
+        rows.push(vec![
+            format!("restart from {name}"),
+            rate(restart),
+            format!("fill of fresh memory {}", rate(fill)),
+            at_least(fill / restart, 0.8),
+        ]);
+    }
+    print(
+        "Checkpoint and restart of a process of 1 GiB, incompressible (whole commands)",
+        &["operation", "rate", "against", "ratio"],
+        &rows,
+    );
+    Ok(())
+}
+
+/// Seconds for one checkpoint that ends the process, and for the restart until the program runs.
+fn once(place: &Place, program: &Path, dir: &Path) -> Result<(f64, f64)> {
+    let snapshot = dir.join("snapshot");
+    let mut child = std::process::Command::new(program)
+        .arg(MEBIBYTES.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("start the program")?;
+    wait_for_line(&mut child, "ready")?;
+    let begin = Instant::now();
+    let done = place
+        .snapify()
+        .arg("checkpoint")
+        .arg(child.id().to_string())
+        .arg(&snapshot)
+        .arg("--stop")
+        .status()?;
+    let checkpoint = begin.elapsed().as_secs_f64();
+    child.wait()?;
+    ensure!(done.success(), "the checkpoint failed");
+
+    let begin = Instant::now();
+    let mut restarted = place
+        .snapify()
+        .arg("restart")
+        .arg(&snapshot)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    // The program runs when it answers; what it takes to look through its memory is not counted, so ask it for
+    // nothing but its end.
+    drop(restarted.stdin.take());
+    let ended = restarted.wait()?;
+    let restart = begin.elapsed().as_secs_f64();
+    ensure!(ended.success(), "the restarted program failed");
+    std::fs::remove_dir_all(&snapshot)?;
+    Ok((checkpoint, restart))
+}
+
+fn wait_for_line(child: &mut Child, text: &str) -> Result<()> {
+    let mut lines = BufReader::new(child.stdout.as_mut().context("standard output is a pipe")?);
+    let mut line = String::new();
+    lines.read_line(&mut line)?;
+    ensure!(line.trim() == text, "the program said '{line}'");
+    Ok(())
+}

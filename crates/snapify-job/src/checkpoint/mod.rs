@@ -1,0 +1,272 @@
+//! A checkpoint in two phases: everything is paused and written into a staging directory; then the manifest makes
+//! it a snapshot. Whatever fails before leaves the application running and earlier snapshots as they were.
+//!
+//! This is the figure 5 of paper 1 with the roles of today: the coordinator asks the host library to pause, has the
+//! card daemons capture the offload processes, and captures the host process itself with the engine meanwhile.
+
+mod members;
+mod pause;
+mod stdio;
+mod worker;
+
+pub(crate) use worker::{Ending, Worker, start_worker};
+
+use crate::error::JobError;
+use crate::events::{Event, Phase};
+use crate::link::Link;
+use crate::processes::own_process;
+use crate::protocol::{CheckpointReport, MemberReport};
+use crate::snapshot::{
+    HOST, JOB_FILE, Job, OffloadProcess, PAGES_FILE, PROCESS_FILE, offload_member,
+};
+use members::Captures;
+use pause::Pause;
+use snapify_fabric::Channel;
+use snapify_proc::{Frozen, Pid};
+use snapify_store::{Chain, PageFileSummary, PointHeader, ProgramIdentity};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// What is to be saved.
+pub(crate) struct Application<'a> {
+    /// The host process.
+    pub host: i32,
+    /// The host library's connection, if there is one.
+    pub agent: Option<&'a Channel>,
+    /// Memory of each card.
+    pub cards: Vec<u64>,
+    /// The program and its arguments.
+    pub program: Vec<String>,
+    /// Whose chain it is.
+    pub identity: ProgramIdentity,
+    /// Where the host library would connect to.
+    pub agent_socket: Option<PathBuf>,
+    /// Whether a socket of the process may be its host library's, connecting just now: then it is better to
+    /// [try again](JobError::TryAgain) than to refuse.
+    pub may_be_connecting: bool,
+}
+
+/// Takes a snapshot of `application` into `dir`, and ends it if `stop`.
+///
+/// # Errors
+/// On any failure the application goes on, and nothing is left in `dir`.
+pub(crate) fn checkpoint(
+    application: &Application<'_>,
+    dir: &Path,
+    stop: bool,
+    link: &Link,
+) -> Result<CheckpointReport, JobError> {
+    let begin = Instant::now();
+    let host = own_process(application.host)?;
+    // Foresee refusals while nothing has been touched yet.
+    if application.agent.is_none() {
+        refuse_obstacles(application)?;
+    }
+    let chain = Chain::open_or_create(dir, &application.identity)?;
+    let staging = chain.begin()?;
+
+    link.tell(Event::Phase(Phase::Pausing));
+    let (mut pause, paused) = match application.agent {
+        Some(agent) => {
+            let (pause, paused) = Pause::begin(agent, link, &host, application.host)?;
+            (Some(pause), Some(paused))
+        }
+        None => (None, None),
+    };
+    let pause_seconds = begin.elapsed().as_secs_f64();
+
+    link.tell(Event::Phase(Phase::Capturing));
+    let captured = Instant::now();
+    let processes = paused
+        .as_ref()
+        .map(|paused| &*paused.processes)
+        .unwrap_or_default();
+    let mut captures = match &pause {
+        Some(pause) => Captures::begin(pause, processes, &staging, stop)?,
+        None => Captures::default(),
+    };
+
+    let frozen_at = Instant::now();
+    let shared = stdio::shared(application.host, paused.is_some());
+    let mut externals: Vec<_> = paused
+        .as_ref()
+        .map(|paused| {
+            paused
+                .externals
+                .iter()
+                .map(crate::engine::external)
+                .collect()
+        })
+        .unwrap_or_default();
+    externals.extend(shared.iter().map(|shared| shared.external.clone()));
+    let process = |source| match source {
+        snapify_proc::ProcError::Unsupported { .. } if application.may_be_connecting => {
+            JobError::TryAgain
+        }
+        snapify_proc::ProcError::Cancelled => JobError::Cancelled,
+        snapify_proc::ProcError::Died { .. } => JobError::Died {
+            pid: application.host,
+        },
+        snapify_proc::ProcError::Store(source) => JobError::Store(source),
+        source => JobError::Process {
+            member: "the host process".into(),
+            source,
+        },
+    };
+    let mut frozen = Frozen::freeze(Pid(application.host)).map_err(process)?;
+    let image = frozen.describe(&externals).map_err(process)?;
+    let member = staging.member(HOST)?;
+    member.write_json(PROCESS_FILE, &image)?;
+    let saved: u64 = image
+        .memory
+        .mappings
+        .iter()
+        .map(|mapping| mapping.saved)
+        .sum();
+    link.tell(Event::Total(
+        saved + image.objects.iter().map(|object| object.bytes).sum::<u64>(),
+    ));
+    let pages = frozen
+        .save_pages(&image, member.create(PAGES_FILE)?, PAGES_FILE, link)
+        .map_err(process)?;
+    member.record_pages(PAGES_FILE, pages)?;
+
+    // What goes on may do so as soon as its own pages are safe; what is to end must not run again, or it would do
+    // twice what it does between here and its end.
+    let mut standing = Some(frozen);
+    let mut frozen_seconds = 0.0;
+    if !stop && let Some(frozen) = standing.take() {
+        frozen.thaw().map_err(process)?;
+        frozen_seconds = frozen_at.elapsed().as_secs_f64();
+    }
+    captures.finish(link, &host, application.host)?;
+    let capture_seconds = captured.elapsed().as_secs_f64();
+    link.flush();
+
+    member.write_json(
+        JOB_FILE,
+        &Job {
+            identity: application.identity.clone(),
+            program: application.program.clone(),
+            cards: application.cards.clone(),
+            connected: paused.is_some(),
+            agent_socket: application.agent_socket.clone(),
+            processes: processes
+                .iter()
+                .map(|process| OffloadProcess {
+                    id: process.id,
+                    card: process.card,
+                    store_bytes: process.store_bytes,
+                    in_flight: process.in_flight.clone(),
+                })
+                .collect(),
+            stdio: shared.into_iter().map(|shared| shared.output).collect(),
+        },
+    )?;
+    drop(member);
+
+    // The application need not wait for the disk.
+    if !stop && let Some(pause) = pause.take() {
+        link.tell(Event::Phase(Phase::Resuming));
+        pause.end(link, &host)?;
+    }
+    link.check()?;
+    link.tell(Event::Phase(Phase::Committing));
+    let committing = Instant::now();
+    let header = PointHeader {
+        created_unix_ms: now_unix_ms(),
+        details: serde_json::Value::Null,
+    };
+    let point = staging.commit(header)?;
+    let commit_seconds = committing.elapsed().as_secs_f64();
+    if let Some(frozen) = standing.take() {
+        captures.terminate();
+        frozen.kill().map_err(process)?;
+        frozen_seconds = frozen_at.elapsed().as_secs_f64();
+        if let Some(pause) = pause.take() {
+            pause.forget();
+        }
+    }
+
+    let mut members = vec![report(HOST.into(), None, &pages, None, Vec::new())];
+    for process in processes {
+        if let Some((pages, store)) = captures.summary(process.id) {
+            let name = offload_member(process.id);
+            members.push(report(
+                name,
+                Some(process.card),
+                pages,
+                Some(store),
+                process.in_flight.clone(),
+            ));
+        }
+    }
+    Ok(CheckpointReport {
+        pid: application.host,
+        dir: dir.to_path_buf(),
+        point: point.number,
+        stopped: stop,
+        members,
+        file_bytes: point.bytes,
+        pause_seconds,
+        frozen_seconds,
+        capture_seconds,
+        commit_seconds,
+        total_seconds: begin.elapsed().as_secs_f64(),
+    })
+}
+
+/// Fails, naming all of them, if anything stands in the way of saving the host process.
+fn refuse_obstacles(application: &Application<'_>) -> Result<(), JobError> {
+    let pid = application.host;
+    let wrap = |source| JobError::Process {
+        member: "the process".into(),
+        source,
+    };
+    let obstacles = snapify_proc::check(Pid(pid)).map_err(wrap)?;
+    if obstacles.is_empty() {
+        return Ok(());
+    }
+    if application.may_be_connecting {
+        return Err(JobError::TryAgain);
+    }
+    Err(wrap(snapify_proc::ProcError::Unsupported {
+        pid: Pid(pid),
+        obstacles,
+    }))
+}
+
+fn report(
+    name: String,
+    card: Option<u32>,
+    pages: &PageFileSummary,
+    store: Option<&PageFileSummary>,
+    in_flight: Vec<String>,
+) -> MemberReport {
+    let bytes = |summary: &PageFileSummary| summary.pages_stored * snapify_store::PAGE_SIZE;
+    let store_bytes = store.map_or(0, bytes);
+    MemberReport {
+        name,
+        card,
+        stored_bytes: bytes(pages) + store_bytes,
+        store_bytes,
+        in_flight,
+    }
+}
+
+fn now_unix_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Waits until `channel` has a message, but no longer than whoever asked is there and the host process lives.
+fn await_message(channel: &Channel, link: &Link, host: &OwnedFd, pid: i32) -> Result<(), JobError> {
+    let fds = [channel.as_fd(), link.channel().as_fd(), host.as_fd()];
+    let ready = crate::processes::wait_readable(&fds, None)?;
+    match ready[..] {
+        [_, _, true] => Err(JobError::Died { pid }),
+        [true, ..] => Ok(()),
+        _ => Err(JobError::Cancelled),
+    }
+}

@@ -1,0 +1,188 @@
+//! The command line's side: finding an application, and asking its supervisor; or doing without one.
+
+use crate::checkpoint::{Application, Ending, start_worker};
+use crate::error::JobError;
+use crate::events::Observer;
+use crate::processes::{own_process, wait_readable};
+use crate::protocol::{ApplicationStatus, CheckpointReport, Reply, Request};
+use crate::runtime_dir::{RuntimeDir, control_socket, remove_stale};
+use crate::signals::{Arrived, Signals};
+use snapify_fabric::{Channel, ChannelError};
+use snapify_proc::{Obstacle, Pid};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+/// What `snapify checkpoint` does.
+#[derive(Clone, Debug)]
+pub struct CheckpointOptions {
+    /// The host process, or the supervisor of it.
+    pub pid: i32,
+    /// The snapshot directory.
+    pub dir: PathBuf,
+    /// Whether the application ends once the snapshot is committed.
+    pub stop: bool,
+}
+
+/// All running applications of this user.
+///
+/// # Errors
+/// Where the runtime directory cannot be read.
+pub fn applications() -> Result<Vec<ApplicationStatus>, JobError> {
+    Ok(supervisors()?
+        .into_iter()
+        .map(|(status, _)| status)
+        .collect())
+}
+
+fn supervisors() -> Result<Vec<(ApplicationStatus, PathBuf)>, JobError> {
+    let mut found = Vec::new();
+    for folder in RuntimeDir::open()?.applications()? {
+        match ask_status(&folder) {
+            Ok(status) => found.push((status, folder)),
+            Err(ChannelError::Path { source, .. })
+                if source.kind() == std::io::ErrorKind::ConnectionRefused =>
+            {
+                // Its supervisor was killed.
+                remove_stale(&folder);
+            }
+            // Just starting or ending.
+            Err(_) => {}
+        }
+    }
+    Ok(found)
+}
+
+fn ask_status(folder: &Path) -> Result<ApplicationStatus, ChannelError> {
+    let supervisor = Channel::connect(&control_socket(folder))?;
+    supervisor.send(&Request::Status, &[])?;
+    match supervisor.recv()?.0 {
+        Reply::Status { status } => Ok(status),
+        other => Err(ChannelError::Malformed(format!("{other:?}"))),
+    }
+}
+
+/// Says what stands in the way of a snapshot of process `pid`.
+///
+/// # Errors
+/// Where there is no such process, or it is someone else's.
+pub fn check(pid: i32) -> Result<Vec<Obstacle>, JobError> {
+    own_process(pid)?;
+    let agents = supervisors()?;
+    let obstacles = snapify_proc::check(Pid(pid)).map_err(|source| JobError::Process {
+        member: "the process".into(),
+        source,
+    })?;
+    // The connections to cards and supervisor are the host library's own and stand in nobody's way.
+    if agents
+        .iter()
+        .any(|(status, _)| status.pid == pid && !status.processes.is_empty())
+    {
+        return Ok(obstacles
+            .into_iter()
+            .filter(|obstacle| !obstacle.object.contains("socket"))
+            .collect());
+    }
+    Ok(obstacles)
+}
+
+/// Takes a snapshot of an application.
+///
+/// # Errors
+/// On any failure the application goes on, and nothing is left in the directory.
+pub fn checkpoint(
+    options: &CheckpointOptions,
+    observer: &mut dyn Observer,
+) -> Result<CheckpointReport, JobError> {
+    own_process(options.pid)?;
+    let dir = std::path::absolute(&options.dir).map_err(|source| JobError::File {
+        operation: "use",
+        path: options.dir.clone(),
+        source,
+    })?;
+    let mut signals = Signals::new()?;
+    let supervisor = supervisors()?
+        .into_iter()
+        .find(|(status, _)| status.pid == options.pid || status.supervisor == options.pid);
+    match supervisor {
+        Some((_, folder)) => {
+            let lost = |source| JobError::Connection {
+                peer: "the application's supervisor".into(),
+                source,
+            };
+            let channel = Channel::connect(&control_socket(&folder)).map_err(lost)?;
+            channel
+                .send(
+                    &Request::Checkpoint {
+                        dir,
+                        stop: options.stop,
+                    },
+                    &[],
+                )
+                .map_err(lost)?;
+            follow(&channel, &mut signals, observer, options.pid)
+        }
+        None => plain(options, &dir, &mut signals, observer),
+    }
+}
+
+/// A process without a supervisor: the worker is ours.
+fn plain(
+    options: &CheckpointOptions,
+    dir: &Path,
+    signals: &mut Signals,
+    observer: &mut dyn Observer,
+) -> Result<CheckpointReport, JobError> {
+    let identity = crate::identity::of_process(options.pid)
+        .ok_or(JobError::NoSuchProcess { pid: options.pid })?;
+    let application = Application {
+        host: options.pid,
+        agent: None,
+        cards: Vec::new(),
+        program: identity.command.split(' ').map(str::to_owned).collect(),
+        identity,
+        agent_socket: None,
+        may_be_connecting: false,
+    };
+    let failed = |source| JobError::Connection {
+        peer: "the worker".into(),
+        source,
+    };
+    let (ours, theirs) = Channel::pair().map_err(failed)?;
+    let worker = start_worker(&application, dir, options.stop, theirs)?;
+    let report = follow(&ours, signals, observer, options.pid);
+    match (worker.reap(), report) {
+        (Ending::Died, Err(JobError::Connection { .. })) => Err(JobError::Member {
+            member: "the process that took the checkpoint".into(),
+            why: "it died; no snapshot was made".into(),
+        }),
+        (_, report) => report,
+    }
+}
+
+/// Follows a checkpoint to its end. A signal calls it off, and its being undone is waited for.
+fn follow(
+    channel: &Channel,
+    signals: &mut Signals,
+    observer: &mut dyn Observer,
+    pid: i32,
+) -> Result<CheckpointReport, JobError> {
+    loop {
+        let ready = wait_readable(&[channel.as_fd(), signals.as_fd()], None)?;
+        if ready.get(1) == Some(&true) && signals.take().iter().any(Arrived::calls_off) {
+            // Whoever takes the checkpoint sees the end of what we have to say, and still answers.
+            let _ = rustix::net::shutdown(channel, rustix::net::Shutdown::Write);
+        }
+        if ready.first() != Some(&true) {
+            continue;
+        }
+        match channel.recv().map_err(|source| JobError::Connection {
+            peer: format!("what takes the checkpoint of process {pid}"),
+            source,
+        })? {
+            (Reply::Event { event }, _) => observer.event(event),
+            (Reply::Done { report }, _) => return Ok(report),
+            (Reply::Failed { message }, _) => return Err(JobError::Refused(message)),
+            (Reply::Status { .. }, _) => {}
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Messages between the command line and the supervisor of an application, and between a worker and both.
+
+use crate::events::Event;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// What the command line asks of a supervisor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case")]
+pub(crate) enum Request {
+    /// Say what runs. Answer: `Status`.
+    Status,
+    /// Take a snapshot. Answers: `Event`s, then `Done` or `Failed`. Closing the connection cancels.
+    Checkpoint {
+        /// Absolute path of the snapshot directory.
+        dir: PathBuf,
+        /// Whether the application ends once the snapshot is committed.
+        stop: bool,
+    },
+}
+
+/// What the command line is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "kebab-case")]
+pub(crate) enum Reply {
+    /// Answer to `Status`.
+    Status {
+        /// What runs.
+        status: ApplicationStatus,
+    },
+    /// A checkpoint goes on.
+    Event {
+        /// What happened.
+        event: Event,
+    },
+    /// The snapshot is committed.
+    Done {
+        /// What was done.
+        report: CheckpointReport,
+    },
+    /// Nothing was done; the application goes on.
+    Failed {
+        /// Why, in words.
+        message: String,
+    },
+}
+
+/// A running application.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ApplicationStatus {
+    /// The host process, as its supervisor sees its id.
+    pub pid: i32,
+    /// The supervisor: `snapify run` or `snapify restart`.
+    pub supervisor: i32,
+    /// The program and its arguments.
+    pub program: Vec<String>,
+    /// `running`, or `checkpoint` while one is being taken.
+    pub state: String,
+    /// Whether the program was restarted from a snapshot, and from which directory.
+    pub restarted_from: Option<PathBuf>,
+    /// The cards.
+    pub cards: Vec<CardStatus>,
+    /// The offload processes.
+    pub processes: Vec<OffloadProcessStatus>,
+}
+
+/// A card of a running application.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CardStatus {
+    /// Its number.
+    pub index: u32,
+    /// The card daemon.
+    pub pid: i32,
+    /// Its memory in bytes.
+    pub memory: u64,
+    /// Bytes of it that buffers take.
+    pub used: u64,
+}
+
+/// An offload process of a running application.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OffloadProcessStatus {
+    /// Its lasting name.
+    pub id: String,
+    /// On which card.
+    pub card: u32,
+    /// Its process id, as the supervisor sees it; 0 if that cannot be told.
+    pub pid: i32,
+    /// Bytes of its local store.
+    pub store_bytes: u64,
+    /// What it is doing.
+    pub state: String,
+}
+
+/// What a checkpoint did.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CheckpointReport {
+    /// The host process.
+    pub pid: i32,
+    /// The snapshot directory.
+    pub dir: PathBuf,
+    /// The number of the snapshot in it.
+    pub point: u32,
+    /// Whether the application was ended.
+    pub stopped: bool,
+    /// What each member took.
+    pub members: Vec<MemberReport>,
+    /// Bytes of all files.
+    pub file_bytes: u64,
+    /// Seconds from the request until communication was drained.
+    pub pause_seconds: f64,
+    /// Seconds for which the host process stood still.
+    pub frozen_seconds: f64,
+    /// Seconds until all pages were stored.
+    pub capture_seconds: f64,
+    /// Seconds for the commit: everything on stable storage.
+    pub commit_seconds: f64,
+    /// Seconds in all.
+    pub total_seconds: f64,
+}
+
+/// One member of a snapshot.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct MemberReport {
+    /// Its name in the snapshot: `host`, `offload-<id>`.
+    pub name: String,
+    /// The card it was on, if it is an offload process.
+    pub card: Option<u32>,
+    /// Bytes of memory that were stored.
+    pub stored_bytes: u64,
+    /// Of these, bytes of the local store.
+    pub store_bytes: u64,
+    /// Run functions that were executing at that moment.
+    pub in_flight: Vec<String>,
+}

@@ -1,0 +1,285 @@
+//! Restart: cards are started, all members are rebuilt from the snapshot, complete but stopped, and then let go
+//! together (paper 1, section 4.3, for all members at once).
+
+mod detach;
+mod outputs;
+mod plan;
+
+use crate::card::Card;
+use crate::error::JobError;
+use crate::events::{Event, Observer, Phase};
+use crate::layout::Layout;
+use crate::signals::Signals;
+use crate::snapshot::{HOST, PAGES_FILE};
+use crate::supervisor::{House, Origin, Program, Supervisor, host_id, start_cards};
+use plan::Plan;
+use snapify_fabric::Channel;
+use snapify_offload::control::{
+    CardInfo, CardToSupervisor, EXTERNAL_CONTROL, PausedProcess, ProcessId, SupervisorToCard,
+    SupervisorToHost, external_card, external_store,
+};
+use snapify_proc::{RestorePlan, Restored};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+/// Number of the restored host process among those that connect to this supervisor.
+const FIRST_HOST: u64 = 1;
+
+/// What `snapify restart` does.
+#[derive(Clone, Debug, Default)]
+pub struct RestartOptions {
+    /// The snapshot directory.
+    pub dir: PathBuf,
+    /// Which snapshot of it; the newest if none is given.
+    pub at: Option<u32>,
+    /// Whether to return once the program runs.
+    pub detach: bool,
+    /// Where to write the id of the restarted program.
+    pub pid_file: Option<PathBuf>,
+    /// Which card's processes go to which other card.
+    pub cards: Vec<(u32, u32)>,
+    /// Memory of each card; as it was if none is given.
+    pub card_memory: Option<u64>,
+    /// How many cards to start; as many as there were if none is given.
+    pub card_count: Option<u32>,
+}
+
+/// Restarts an application and waits for its end; or, detached, until it runs, and then gives no status.
+///
+/// # Errors
+/// Where the snapshot is damaged, or the application cannot be rebuilt here. Nothing of it has run then, and nothing
+/// is left of it.
+pub fn restart(
+    options: &RestartOptions,
+    observer: &mut dyn Observer,
+) -> Result<Option<ExitStatus>, JobError> {
+    if !options.detach {
+        return rebuild(options, observer)?.supervise().map(Some);
+    }
+    detach::in_background(|report| {
+        let supervisor = rebuild(options, &mut ())?;
+        report();
+        supervisor.supervise()
+    })?;
+    Ok(None)
+}
+
+fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supervisor, JobError> {
+    let plan = Plan::make(options)?;
+    let layout = Layout::find()?;
+    let signals = Signals::new()?;
+    let house = House::open()?;
+    plan.stand_in_for_old_socket(&house)?;
+    observer.event(Event::Phase(Phase::StartingCards));
+    let cards = start_cards(&layout, &plan.memories)?;
+    observer.event(Event::Phase(Phase::Restoring));
+    let outputs = outputs::open(&plan.job.stdio)?;
+    let restored = restore_offload_processes(&plan, &cards, &outputs)?;
+    let (mut program, agent) = restore_host(&plan, &cards, &restored, outputs)?;
+    if let Some(path) = &options.pid_file {
+        write_pid_file(path, program.pid().0)?;
+    }
+    for_each_process(&plan, &cards, &restored, |card, process| {
+        card.request(&SupervisorToCard::Start { id: process.id }, &[])
+            .map(drop)
+    })?;
+    program.start().map_err(host_failed)?;
+    if let Some(agent) = &agent {
+        release(agent, &plan, &restored)?;
+    }
+    let origin = Origin {
+        program: plan.job.program.clone(),
+        identity: plan.job.identity.clone(),
+        restarted_from: Some(plan.dir.clone()),
+    };
+    let mut supervisor = Supervisor::new(
+        origin,
+        house,
+        cards,
+        plan.card_of.clone(),
+        Program::Restored(program),
+        signals,
+    );
+    if let Some(agent) = agent {
+        supervisor.adopt_agent(agent, FIRST_HOST + 1);
+    }
+    Ok(supervisor)
+}
+
+/// A restored offload process, and its local store for the host process to map.
+struct RestoredProcess {
+    process: PausedProcess,
+    store: OwnedFd,
+}
+
+fn restore_offload_processes(
+    plan: &Plan,
+    cards: &[Card],
+    outputs: &outputs::Outputs,
+) -> Result<Vec<RestoredProcess>, JobError> {
+    // All cards work at once: first all requests, then all answers.
+    for process in &plan.job.processes {
+        let card = &cards[plan.card_of[process.card as usize] as usize];
+        let files = plan.files_of(process.id)?;
+        let fds = [
+            files[0].as_fd(),
+            files[1].as_fd(),
+            files[2].as_fd(),
+            outputs.stdout(),
+            outputs.stderr(),
+        ];
+        card.send(&SupervisorToCard::Restore { id: process.id }, &fds)?;
+    }
+    let mut restored = Vec::new();
+    for wanted in &plan.job.processes {
+        let card = &cards[plan.card_of[wanted.card as usize] as usize];
+        let (mut process, store) = await_restored(card, wanted.id)?;
+        // The program goes on calling the card by the number that it knows.
+        process.card = wanted.card;
+        restored.push(RestoredProcess { process, store });
+    }
+    Ok(restored)
+}
+
+fn await_restored(card: &Card, id: ProcessId) -> Result<(PausedProcess, OwnedFd), JobError> {
+    loop {
+        match card.receive()? {
+            (CardToSupervisor::RestoreProgress { .. }, _) => {}
+            (CardToSupervisor::Restored { process }, mut fds)
+                if process.id == id && fds.len() == 1 =>
+            {
+                return Ok((process, fds.swap_remove(0)));
+            }
+            (CardToSupervisor::Failed { message }, _) => return Err(card.failed(message)),
+            (other, _) => return Err(card.failed(format!("it answered {other:?}"))),
+        }
+    }
+}
+
+/// Rebuilds the host process, connected with its supervisor and its cards in the old places.
+fn restore_host(
+    plan: &Plan,
+    cards: &[Card],
+    restored: &[RestoredProcess],
+    outputs: outputs::Outputs,
+) -> Result<(Restored, Option<Channel>), JobError> {
+    let lost = |source| JobError::Connection {
+        peer: "the host process".into(),
+        source,
+    };
+    let mut externals = outputs.into_externals();
+    let mut agent = None;
+    let mut daemon_ends = Vec::new();
+    if plan.job.connected {
+        let (ours, theirs) = Channel::pair().map_err(lost)?;
+        externals.push((EXTERNAL_CONTROL.into(), theirs.into()));
+        agent = Some(ours);
+        for number in (0..).take(plan.card_of.len()) {
+            let (daemons, hosts) = Channel::pair().map_err(lost)?;
+            externals.push((external_card(number), hosts.into()));
+            daemon_ends.push(daemons);
+        }
+        for restored in restored {
+            let store = restored
+                .store
+                .try_clone()
+                .map_err(|source| JobError::System {
+                    operation: "duplicate a descriptor".into(),
+                    source,
+                })?;
+            externals.push((external_store(restored.process.id), store));
+        }
+    }
+    let pages = plan.snapshot.member(HOST)?.pages(PAGES_FILE)?;
+    let program = snapify_proc::restore(RestorePlan {
+        image: plan.image.clone(),
+        pages,
+        externals,
+        stdio: None,
+        progress: &(),
+        init_name: "snapify-init".into(),
+    })
+    .map_err(host_failed)?;
+    for warning in program.warnings() {
+        eprintln!("snapify: warning: {warning}");
+    }
+    for (number, end) in (0..).zip(daemon_ends) {
+        let card = &cards[plan.card_of[number as usize] as usize];
+        let id = host_id(FIRST_HOST, number);
+        card.request(
+            &SupervisorToCard::Host { host: id },
+            &[end.as_fd(), program.pidfd()],
+        )?;
+        let ids: Vec<_> = restored
+            .iter()
+            .filter(|restored| restored.process.card == number)
+            .map(|restored| restored.process.id)
+            .collect();
+        card.request(&SupervisorToCard::Adopt { host: id, ids }, &[])?;
+    }
+    Ok((program, agent))
+}
+
+/// Tells the host library that it is in a new place, and lets it go on.
+fn release(agent: &Channel, plan: &Plan, restored: &[RestoredProcess]) -> Result<(), JobError> {
+    let lost = |source| JobError::Connection {
+        peer: "the host process".into(),
+        source,
+    };
+    let cards = (0..)
+        .zip(&plan.card_of)
+        .map(|(index, card)| CardInfo {
+            index,
+            memory: plan.memories[*card as usize],
+        })
+        .collect();
+    let processes = restored
+        .iter()
+        .map(|restored| restored.process.clone())
+        .collect();
+    agent
+        .send(&SupervisorToHost::Restored { cards, processes }, &[])
+        .map_err(lost)?;
+    agent.send(&SupervisorToHost::Resume, &[]).map_err(lost)
+}
+
+fn for_each_process(
+    plan: &Plan,
+    cards: &[Card],
+    restored: &[RestoredProcess],
+    act: impl Fn(&Card, &PausedProcess) -> Result<(), JobError>,
+) -> Result<(), JobError> {
+    restored.iter().try_for_each(|restored| {
+        let card = plan.card_of[restored.process.card as usize];
+        act(&cards[card as usize], &restored.process)
+    })
+}
+
+fn host_failed(source: snapify_proc::ProcError) -> JobError {
+    JobError::Process {
+        member: "the host process".into(),
+        source,
+    }
+}
+
+/// Writes the file so that whoever waits for it never sees half of it.
+fn write_pid_file(path: &std::path::Path, pid: i32) -> Result<(), JobError> {
+    let failed = |source| JobError::File {
+        operation: "write",
+        path: path.to_path_buf(),
+        source,
+    };
+    let dir = path
+        .parent()
+        .filter(|dir| !dir.as_os_str().is_empty())
+        .unwrap_or(std::path::Path::new("."));
+    let mut file = tempfile::Builder::new()
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+        .tempfile_in(dir)
+        .map_err(failed)?;
+    use std::io::Write;
+    writeln!(file, "{pid}").map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(())
+}

@@ -1,0 +1,293 @@
+//! The supervisor of an application: parent of its program and of its cards, and where the command line finds it.
+//!
+//! One thread, one loop. What takes long (a checkpoint) is done by a worker process.
+
+mod agents;
+mod program;
+mod requests;
+
+pub(crate) use agents::host_id;
+pub(crate) use program::Program;
+
+use crate::card::Card;
+use crate::checkpoint::Worker;
+use crate::error::JobError;
+use crate::layout::Layout;
+use crate::runtime_dir::{ApplicationDir, RuntimeDir};
+use crate::signals::Signals;
+use agents::Agent;
+use requests::CheckpointRequest;
+use snapify_fabric::{Channel, ChannelError, Listener};
+use snapify_store::ProgramIdentity;
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+/// What `snapify run` runs.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// How many cards.
+    pub cards: u32,
+    /// Memory of each card in bytes.
+    pub card_memory: u64,
+    /// The program and its arguments.
+    pub program: Vec<OsString>,
+}
+
+/// Runs a program with cards, and waits for its end.
+///
+/// # Errors
+/// Where the cards or the program cannot be started; nothing is left of either then.
+pub fn run(options: &RunOptions) -> Result<ExitStatus, JobError> {
+    let layout = Layout::find()?;
+    let signals = Signals::new()?;
+    let house = House::open()?;
+    let cards = start_cards(&layout, &vec![options.card_memory; options.cards as usize])?;
+    let words: Vec<_> = options
+        .program
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let identity = crate::identity::of_application(house.folder.path(), &words);
+    let program = Program::launch(&options.program, &layout, &house.folder.agent_socket())?;
+    let card_of = (0..options.cards).collect();
+    Supervisor::new(
+        Origin {
+            program: words,
+            identity,
+            restarted_from: None,
+        },
+        house,
+        cards,
+        card_of,
+        program,
+        signals,
+    )
+    .supervise()
+}
+
+/// Starts cards of these memory sizes, and waits until all are up.
+pub(crate) fn start_cards(layout: &Layout, memories: &[u64]) -> Result<Vec<Card>, JobError> {
+    if !memories.is_empty() {
+        layout.require_cards()?;
+    }
+    let mut cards: Vec<Card> = (0..)
+        .zip(memories)
+        .map(|(index, memory)| Card::start(layout, index, *memory))
+        .collect::<Result<_, _>>()?;
+    for card in &mut cards {
+        for warning in card.await_ready()? {
+            eprintln!("snapify: warning: {}: {warning}", card.name());
+        }
+    }
+    Ok(cards)
+}
+
+/// Where others find the application.
+pub(crate) struct House {
+    control: Listener,
+    agents: Listener,
+    /// Removed with all that is in it; hence last.
+    pub folder: ApplicationDir,
+}
+
+impl House {
+    /// Makes the folder of a new application and its sockets.
+    pub(crate) fn open() -> Result<Self, JobError> {
+        let folder = RuntimeDir::open()?.new_application()?;
+        let failed = |source| JobError::Connection {
+            peer: "the command line".into(),
+            source,
+        };
+        Ok(Self {
+            control: Listener::bind(&folder.control_socket()).map_err(failed)?,
+            agents: Listener::bind(&folder.agent_socket()).map_err(failed)?,
+            folder,
+        })
+    }
+}
+
+/// Where an application comes from.
+pub(crate) struct Origin {
+    /// The program and its arguments.
+    pub program: Vec<String>,
+    /// Whose chain of snapshots it continues.
+    pub identity: ProgramIdentity,
+    /// The snapshot that it was restarted from.
+    pub restarted_from: Option<PathBuf>,
+}
+
+/// A running application, seen from its supervisor.
+pub(crate) struct Supervisor {
+    origin: Origin,
+    program: Program,
+    signals: Signals,
+    /// The cards, by their own numbers.
+    cards: Vec<Card>,
+    /// Which of them serves each card number that the program knows.
+    card_of: Vec<u32>,
+    lost_cards: Vec<u32>,
+    agents: Vec<Agent>,
+    next_host: u64,
+    /// Connections of which nothing has been heard yet.
+    strangers: Vec<Channel>,
+    clients: Vec<Channel>,
+    waiting: VecDeque<CheckpointRequest>,
+    working: Option<(Worker, CheckpointRequest)>,
+    house: House,
+}
+
+/// What an event is about. Lists are changed only after all events of a round are known.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Signals,
+    Program,
+    Control,
+    Agents,
+    Stranger(usize),
+    Client(usize),
+    Agent(usize),
+    Card(usize),
+    Worker,
+}
+
+impl Supervisor {
+    /// Puts the parts together.
+    pub(crate) fn new(
+        origin: Origin,
+        house: House,
+        cards: Vec<Card>,
+        card_of: Vec<u32>,
+        program: Program,
+        signals: Signals,
+    ) -> Self {
+        Self {
+            origin,
+            program,
+            signals,
+            cards,
+            card_of,
+            lost_cards: Vec::new(),
+            agents: Vec::new(),
+            next_host: 1,
+            strangers: Vec::new(),
+            clients: Vec::new(),
+            waiting: VecDeque::new(),
+            working: None,
+            house,
+        }
+    }
+
+    /// Serves until the program has ended, and cleans up.
+    pub(crate) fn supervise(mut self) -> Result<ExitStatus, JobError> {
+        loop {
+            self.start_waiting();
+            let sources = self.sources();
+            let ready = {
+                let fds: Vec<BorrowedFd<'_>> =
+                    sources.iter().map(|source| self.fd(*source)).collect();
+                crate::processes::wait_readable(&fds, self.patience())?
+            };
+            self.grow_impatient();
+            // From the back, so that removing an element leaves the indices of those before it right.
+            let ready: Vec<Source> = sources
+                .into_iter()
+                .zip(ready)
+                .filter(|(_, ready)| *ready)
+                .map(|(source, _)| source)
+                .collect();
+            for source in ready.into_iter().rev() {
+                self.handle(source);
+            }
+            if let Some(status) = self.program.try_wait()? {
+                self.finish_worker();
+                return Ok(status);
+            }
+        }
+    }
+
+    fn sources(&self) -> Vec<Source> {
+        let mut sources = vec![
+            Source::Signals,
+            Source::Program,
+            Source::Control,
+            Source::Agents,
+        ];
+        sources.extend((0..self.strangers.len()).map(Source::Stranger));
+        sources.extend((0..self.clients.len()).map(Source::Client));
+        // A worker talks to the agents itself.
+        if self.working.is_none() {
+            sources.extend((0..self.agents.len()).map(Source::Agent));
+        }
+        let cards = 0..self.cards.len();
+        sources.extend(cards.filter(|card| !self.is_lost(*card)).map(Source::Card));
+        sources.extend(self.working.as_ref().map(|_| Source::Worker));
+        sources
+    }
+
+    fn fd(&self, source: Source) -> BorrowedFd<'_> {
+        match source {
+            Source::Signals => self.signals.as_fd(),
+            Source::Program => self.program.as_fd(),
+            Source::Control => self.house.control.as_fd(),
+            Source::Agents => self.house.agents.as_fd(),
+            Source::Stranger(index) => self.strangers[index].as_fd(),
+            Source::Client(index) => self.clients[index].as_fd(),
+            Source::Agent(index) => self.agents[index].channel.as_fd(),
+            Source::Card(index) => self.cards[index].as_fd(),
+            Source::Worker => match &self.working {
+                Some((worker, _)) => worker.as_fd(),
+                None => self.signals.as_fd(),
+            },
+        }
+    }
+
+    fn handle(&mut self, source: Source) {
+        match source {
+            Source::Signals => {
+                for arrived in self.signals.take() {
+                    self.program.pass_on(arrived);
+                }
+            }
+            // Looked at after every round.
+            Source::Program => {}
+            Source::Control => self.clients.extend(self.house.control.accept().ok()),
+            Source::Agents => self.strangers.extend(self.house.agents.accept().ok()),
+            Source::Stranger(index) => {
+                let stranger = self.strangers.swap_remove(index);
+                self.greet(stranger);
+            }
+            Source::Client(index) => {
+                let client = self.clients.swap_remove(index);
+                self.serve(client);
+            }
+            Source::Agent(index) => self.hear(index),
+            Source::Card(index) => self.hear_card(index),
+            Source::Worker => self.end_worker(),
+        }
+    }
+
+    fn is_lost(&self, card: usize) -> bool {
+        self.lost_cards.iter().any(|lost| *lost as usize == card)
+    }
+
+    /// A card says something unasked only by closing the connection: it has died. The host library of the program
+    /// notices by itself and tells the program as an OpenMP runtime would.
+    fn hear_card(&mut self, index: usize) {
+        let card = &mut self.cards[index];
+        if let Err(ChannelError::Closed) = card.receive_now() {
+            eprintln!("snapify: card {} has died", card.info.index);
+            let _ = card.child.kill();
+            let _ = card.child.wait();
+            self.lost_cards.push(card.info.index);
+        }
+    }
+
+    /// How long to wait for events: a checkpoint that waits for the host library's connection does so briefly.
+    fn patience(&self) -> Option<Duration> {
+        self.waiting.front().and_then(CheckpointRequest::patience)
+    }
+}
