@@ -11,7 +11,7 @@ const RAMFS_MAGIC: i64 = 0x8584_58f6;
 /// Whether the file lies in memory. Its file system takes O_DIRECT as well (tmpfs since Linux 6.6), and
 /// copies all the same.
 pub(crate) fn in_memory(file: &File) -> bool {
-    fstatfs(file).is_ok_and(|fs| matches!(fs.f_type as i64, TMPFS_MAGIC | RAMFS_MAGIC))
+    fstatfs(file).is_ok_and(|fs| matches!(fs.f_type, TMPFS_MAGIC | RAMFS_MAGIC))
 }
 
 /// Bytes that are free for us on the file system of a regular file.

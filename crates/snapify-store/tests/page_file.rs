@@ -140,9 +140,15 @@ fn direct_io_is_off_again_afterwards() {
     let file = File::create_new(&path).unwrap();
     let twin = file.try_clone().unwrap();
     let (memory, ranges) = random_memory(13, 3, 300, 0);
+    let direct = || {
+        let flags = rustix::fs::fcntl_getfl(&twin).unwrap();
+        flags.contains(rustix::fs::OFlags::DIRECT)
+    };
     write_pages(file, "pages", &ranges, &memory, &()).unwrap();
-    let flags = rustix::fs::fcntl_getfl(&twin).unwrap();
-    assert!(!flags.contains(rustix::fs::OFlags::DIRECT));
+    assert!(!direct());
+    let file = twin.try_clone().unwrap();
+    write_pages(file, "pages", &ranges, &Memory::default(), &()).unwrap_err();
+    assert!(!direct());
 }
 
 #[test]

@@ -96,18 +96,13 @@ impl Output {
         let result = match self.kind {
             Kind::Stream => (&self.file).write_all(bytes),
             Kind::Disk | Kind::Memory => match self.file.write_all_at(bytes, offset) {
-                // Blocks larger than a page, or a file system that refuses only now.
-                Err(error)
-                    if error.kind() == io::ErrorKind::InvalidInput
-                        && self.direct.swap(false, Ordering::Relaxed) =>
-                {
-                    set_direct(&self.file, false);
-                    self.file.write_all_at(bytes, offset)
-                }
-                // Refused while another thread was just switching over.
+                // Blocks larger than a page, or a file system that refuses only now. Other threads may be in
+                // here too, and none may try again before the flag is off.
                 Err(error)
                     if error.kind() == io::ErrorKind::InvalidInput && self.kind == Kind::Disk =>
                 {
+                    self.direct.store(false, Ordering::Relaxed);
+                    set_direct(&self.file, false);
                     self.file.write_all_at(bytes, offset)
                 }
                 other => other,
@@ -139,10 +134,6 @@ impl Output {
         self.file
             .set_len(end)
             .map_err(StoreError::io("set the length of", &self.path))?;
-        if self.direct.load(Ordering::Relaxed) {
-            // The flag belongs to the open file, which others may hold and not expect it on.
-            set_direct(&self.file, false);
-        }
         self.file
             .sync_data()
             .map_err(StoreError::io("flush to disk", &self.path))
@@ -154,6 +145,15 @@ impl Output {
             needed,
             available: free_bytes(&self.file),
             source,
+        }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if self.direct.load(Ordering::Relaxed) {
+            // The flag belongs to the open file, which others may hold and not expect it on.
+            set_direct(&self.file, false);
         }
     }
 }
