@@ -1,7 +1,7 @@
 //! What stands in the way of a snapshot, as `/proc` shows it. Nothing is stopped for this.
 //!
-//! What a process as a whole does (its children, namespaces, owner) is looked at here; descriptors, timers and mappings are judged by
-//! their own modules, with the same code that saves them.
+//! What a process as a whole does (its children, namespaces, owner) is looked at here; descriptors,
+//! timers and mappings are judged by their own modules, with the same code that saves them.
 
 use crate::capture::CaptureContext;
 use crate::context;
@@ -18,8 +18,8 @@ use std::cell::RefCell;
 use std::cmp::Ordering;
 use std::io::{self, Read};
 
-/// Lists all that is known from `/proc` to stand in the way of saving process `pid`, without stopping it. A process that runs may
-/// change meanwhile: a capture looks again.
+/// Lists all that is known from `/proc` to stand in the way of saving process `pid`, without
+/// stopping it. A process that runs may change meanwhile: a capture looks again.
 ///
 /// # Errors
 /// If there is no such process.
@@ -65,9 +65,15 @@ pub fn check_except(pid: Pid, externals: &[External]) -> Result<Vec<Obstacle>, P
     };
     let mut obstacles = frozen(&ctx)?;
     if is_32_bit(&proc) {
-        obstacles.push(Obstacle::new(format!("process {pid}"), "it is a 32-bit program, which is not supported"));
+        obstacles.push(Obstacle::new(
+            format!("process {pid}"),
+            "it is a 32-bit program, which is not supported",
+        ));
     }
-    obstacles.extend(context::lost_directory(&proc.link("cwd")?, &proc.stat_of("cwd")?));
+    obstacles.extend(context::lost_directory(
+        &proc.link("cwd")?,
+        &proc.stat_of("cwd")?,
+    ));
     obstacles.extend(crate::memory::obstacles(&ctx));
     for timer in proc.timers()? {
         obstacles.extend(timers::is_supported(timer.id, timer.clock, threads.len()).err());
@@ -75,8 +81,13 @@ pub fn check_except(pid: Pid, externals: &[External]) -> Result<Vec<Obstacle>, P
     let survey = Survey::new(&proc, externals)?;
     obstacles.extend(survey.obstacles);
     for (seen, _) in &survey.recognized {
-        let refused = seen.info.locks.iter().filter_map(|lock| LockImage::new(lock).err());
-        obstacles.extend(refused.map(|why| seen.obstacle(format!("{why}, which is not supported"))));
+        let refused = seen
+            .info
+            .locks
+            .iter()
+            .filter_map(|lock| LockImage::new(lock).err());
+        obstacles
+            .extend(refused.map(|why| seen.obstacle(format!("{why}, which is not supported"))));
     }
     Ok(obstacles)
 }
@@ -86,7 +97,10 @@ fn hopeless(pid: Pid, status: &Status) -> Option<String> {
     let ours = rustix::process::geteuid().as_raw();
     let ids = &status.uid;
     if status.tgid != pid {
-        Some(format!("it is a thread of process {}, not a process", status.tgid))
+        Some(format!(
+            "it is a thread of process {}, not a process",
+            status.tgid
+        ))
     } else if pid.0.cast_unsigned() == std::process::id() {
         Some("it is this program itself".into())
     } else if status.kernel_thread {
@@ -98,14 +112,17 @@ fn hopeless(pid: Pid, status: &Status) -> Option<String> {
     } else if status.tracer != 0 {
         Some(format!("it is being traced by process {}", status.tracer))
     } else if ids.single() != Some(ours) && ids.real != ours {
-        Some(format!("it belongs to user {}, and this is user {ours}", ids.real))
+        Some(format!(
+            "it belongs to user {}, and this is user {ours}",
+            ids.real
+        ))
     } else {
         None
     }
 }
 
-/// Lists what stands in the way of saving a process as a whole, beyond what the capture of each kind of object refuses itself. Used
-/// on a frozen process as well.
+/// Lists what stands in the way of saving a process as a whole, beyond what the capture of each
+/// kind of object refuses itself. Used on a frozen process as well.
 ///
 /// # Errors
 /// If it is killed meanwhile.
@@ -115,7 +132,9 @@ pub(crate) fn frozen(ctx: &CaptureContext<'_>) -> Result<Vec<Obstacle>, ProcErro
     let mut refuse = |why: &str| obstacles.push(Obstacle::new(&whole, why));
     let status = ctx.status;
     if status.uid.single() != Some(rustix::process::geteuid().as_raw()) {
-        refuse("not all of its user ids are yours: it belongs to another user or changes between two");
+        refuse(
+            "not all of its user ids are yours: it belongs to another user or changes between two",
+        );
     }
     if status.gid.single().is_none() {
         refuse("its real, effective and saved group ids are not the same, which is not supported");
@@ -132,10 +151,17 @@ pub(crate) fn frozen(ctx: &CaptureContext<'_>) -> Result<Vec<Obstacle>, ProcErro
     if is_elsewhere(ctx, "root", "/")? {
         refuse("its root directory is another (chroot), which is not supported");
     }
-    for (name, what) in [("net", "network"), ("ipc", "IPC"), ("uts", "host name"), ("time", "time")] {
+    for (name, what) in [
+        ("net", "network"),
+        ("ipc", "IPC"),
+        ("uts", "host name"),
+        ("time", "time"),
+    ] {
         let path = format!("ns/{name}");
         if is_elsewhere(ctx, &path, &format!("/proc/self/{path}"))? {
-            refuse(&format!("it lives in another {what} namespace than this program, as in a container"));
+            refuse(&format!(
+                "it lives in another {what} namespace than this program, as in a container"
+            ));
         }
     }
     if shares_memory_with(ctx.pid, status.parent) {
@@ -146,7 +172,8 @@ pub(crate) fn frozen(ctx: &CaptureContext<'_>) -> Result<Vec<Obstacle>, ProcErro
     Ok(obstacles)
 }
 
-/// Whether a link of the process leads to another object than a path of ours. What does not exist in this kernel is nowhere else.
+/// Whether a link of the process leads to another object than a path of ours. What does not exist
+/// in this kernel is nowhere else.
 fn is_elsewhere(ctx: &CaptureContext<'_>, link: &str, path: &str) -> Result<bool, ProcError> {
     let theirs = match ctx.proc.stat_of(link) {
         Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(false),
@@ -160,18 +187,26 @@ fn shares_memory_with(pid: Pid, other: Pid) -> bool {
     other.0 > 0 && kcmp(pid.0, other.0, Kind::Vm, 0, 0).is_ok_and(Ordering::is_eq)
 }
 
-/// Child processes, ended ones that have not been waited for included: the program would wait for them in vain.
+/// Child processes, ended ones that have not been waited for included: the program would wait for
+/// them in vain.
 fn children(ctx: &CaptureContext<'_>) -> Result<Option<Obstacle>, ProcError> {
     let children = ctx.proc.children()?;
     if children.is_empty() {
         return Ok(None);
     }
     const NAMED: usize = 8;
-    let mut names: Vec<String> = children.iter().take(NAMED).map(|&child| describe(child)).collect();
+    let mut names: Vec<String> = children
+        .iter()
+        .take(NAMED)
+        .map(|&child| describe(child))
+        .collect();
     if children.len() > NAMED {
         names.push(format!("and {} more", children.len() - NAMED));
     }
-    let why = format!("it has child processes, and process trees are not supported: {}", names.join(", "));
+    let why = format!(
+        "it has child processes, and process trees are not supported: {}",
+        names.join(", ")
+    );
     Ok(Some(Obstacle::new(format!("process {}", ctx.pid), why)))
 }
 
@@ -190,10 +225,16 @@ fn threads(ctx: &CaptureContext<'_>) -> Result<Vec<Obstacle>, ProcError> {
     let mut obstacles = Vec::new();
     let leader = ctx.pid.leader();
     for &(tid, _) in ctx.threads.iter().filter(|(tid, _)| *tid != leader) {
-        let mut refuse = |why: &str| obstacles.push(Obstacle::new(format!("thread {tid}"), format!("{why}, which is not supported")));
+        let mut refuse = |why: &str| {
+            obstacles.push(Obstacle::new(
+                format!("thread {tid}"),
+                format!("{why}, which is not supported"),
+            ))
+        };
         let status = match ctx.proc.thread_status(tid) {
             Ok(status) => status,
-            // While the process runs, threads may end. Of a frozen one they may only if it is killed, and that shows elsewhere.
+            // While the process runs, threads may end. Of a frozen one they may only if it is
+            // killed, and that shows elsewhere.
             Err(ProcError::Proc { source, .. }) if is_gone(&source) => continue,
             Err(error) => return Err(error),
         };
@@ -218,7 +259,8 @@ fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }
 
-/// Whether a thread has another object than the leader. Where the kernel does not tell, threads are as threads usually are.
+/// Whether a thread has another object than the leader. Where the kernel does not tell, threads are
+/// as threads usually are.
 fn has_own(leader: Tid, thread: Tid, kind: Kind) -> bool {
     kcmp(leader.0, thread.0, kind, 0, 0).is_ok_and(Ordering::is_ne)
 }
@@ -226,7 +268,9 @@ fn has_own(leader: Tid, thread: Tid, kind: Kind) -> bool {
 /// Whether the executable is of the 32-bit kind (byte `EI_CLASS` of elf(5)).
 fn is_32_bit(proc: &ProcDir) -> bool {
     let mut start = [0; 5];
-    let read = proc.open_file("exe").is_ok_and(|mut file| file.read_exact(&mut start).is_ok());
+    let read = proc
+        .open_file("exe")
+        .is_ok_and(|mut file| file.read_exact(&mut start).is_ok());
     read && start == [0x7f, b'E', b'L', b'F', 1]
 }
 
@@ -243,7 +287,11 @@ mod tests {
             // What whoever runs the tests has left open for us is none of the program's business.
             snapify_sys::process::close_all_on_exec(3).unwrap();
             let mut command = Command::new(program);
-            command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+            command
+                .args(args)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
             Self(command.spawn().unwrap())
         }
 
@@ -282,10 +330,20 @@ mod tests {
     fn children_are_named() {
         let program = Program::start("sh", &["-c", "sleep 1000; true"]);
         let proc = ProcDir::open(program.pid()).unwrap();
-        until(|| proc.children().unwrap().first().is_some_and(|&child| exec_done(child, b"sleep")));
+        until(|| {
+            proc.children()
+                .unwrap()
+                .first()
+                .is_some_and(|&child| exec_done(child, b"sleep"))
+        });
         let child = proc.children().unwrap()[0];
         let obstacles = check(program.pid()).unwrap();
-        assert!(obstacles.iter().any(|o| o.why.contains("process trees") && o.why.contains(&describe(child))), "{obstacles:?}");
+        assert!(
+            obstacles
+                .iter()
+                .any(|o| o.why.contains("process trees") && o.why.contains(&describe(child))),
+            "{obstacles:?}"
+        );
         assert_eq!(describe(child), format!("{child} (sleep)"));
         snapify_sys::process::kill(child.0, libc::SIGKILL).unwrap();
     }

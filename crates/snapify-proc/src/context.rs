@@ -1,5 +1,5 @@
-//! What a process has beside memory, threads, files, signals and timers: working directory, umask, resource limits, credentials,
-//! session, and the attributes that prctl(2) keeps.
+//! What a process has beside memory, threads, files, signals and timers: working directory, umask,
+//! resource limits, credentials, session, and the attributes that prctl(2) keeps.
 //!
 //! Affinity, scheduling, names and timer slack are the threads' own and saved with them.
 
@@ -84,14 +84,20 @@ const PR_SET_MDWE: i32 = 65;
 ///
 /// # Errors
 /// Those of the remote calls and of reading `/proc`.
-pub fn capture(tracee: &mut Tracee<'_>, ctx: &CaptureContext<'_>) -> Result<ContextImage, ProcError> {
+pub fn capture(
+    tracee: &mut Tracee<'_>,
+    ctx: &CaptureContext<'_>,
+) -> Result<ContextImage, ProcError> {
     let status = ctx.status;
     let directory = ctx.proc.link("cwd")?;
     if let Some(obstacle) = lost_directory(&directory, &ctx.proc.stat_of("cwd")?) {
         ctx.refuse(obstacle);
     }
     if has_local_descriptors(tracee)? {
-        ctx.refuse(Obstacle::new("segment descriptors", "it has a local descriptor table (modify_ldt), which is not supported"));
+        ctx.refuse(Obstacle::new(
+            "segment descriptors",
+            "it has a local descriptor table (modify_ldt), which is not supported",
+        ));
     }
     let pid = status.inner_tgid().0;
     Ok(ContextImage {
@@ -99,7 +105,10 @@ pub fn capture(tracee: &mut Tracee<'_>, ctx: &CaptureContext<'_>) -> Result<Cont
         umask: status.umask.unwrap_or(0o022),
         owner: (status.uid.real, status.gid.real),
         privileges: Privileges::capture(tracee, status)?,
-        limits: (0..).zip(ctx.proc.limits()?).map(|(resource, limit)| LimitImage::new(resource, limit)).collect(),
+        limits: (0..)
+            .zip(ctx.proc.limits()?)
+            .map(|(resource, limit)| LimitImage::new(resource, limit))
+            .collect(),
         personality: ctx.proc.personality()?,
         session: Session {
             leads_session: status.inner_session() == pid,
@@ -111,15 +120,24 @@ pub fn capture(tracee: &mut Tracee<'_>, ctx: &CaptureContext<'_>) -> Result<Cont
     })
 }
 
-/// Whether the process has entries in a local descriptor table (modify_ldt(2)), as programs for other systems have.
+/// Whether the process has entries in a local descriptor table (modify_ldt(2)), as programs for
+/// other systems have.
 fn has_local_descriptors(tracee: &mut Tracee<'_>) -> Result<bool, ProcError> {
     const READ: u64 = 0;
     const ENTRY_BYTES: u64 = 8;
     let at = tracee.scratch().addr;
-    match tracee.syscall("modify_ldt", libc::SYS_modify_ldt, [READ, at.0, ENTRY_BYTES, 0, 0, 0]) {
+    match tracee.syscall(
+        "modify_ldt",
+        libc::SYS_modify_ldt,
+        [READ, at.0, ENTRY_BYTES, 0, 0, 0],
+    ) {
         Ok(bytes) => Ok(bytes > 0),
         // A kernel without local descriptor tables.
-        Err(ProcError::RemoteSyscall { source, .. }) if source.raw_os_error() == Some(libc::ENOSYS) => Ok(false),
+        Err(ProcError::RemoteSyscall { source, .. })
+            if source.raw_os_error() == Some(libc::ENOSYS) =>
+        {
+            Ok(false)
+        }
         Err(error) => Err(error),
     }
 }
@@ -133,7 +151,8 @@ pub(crate) fn lost_directory(directory: &ImagePath, stat: &rustix::fs::Stat) -> 
     })
 }
 
-/// What has changed since the snapshot was taken so that the context cannot come back. Creates nothing.
+/// What has changed since the snapshot was taken so that the context cannot come back. Creates
+/// nothing.
 #[must_use]
 pub fn preflight(image: &ContextImage) -> Vec<Obstacle> {
     let mut obstacles = Vec::new();
@@ -145,13 +164,17 @@ pub fn preflight(image: &ContextImage) -> Vec<Obstacle> {
     }
     let user = rustix::process::geteuid().as_raw();
     if user != image.owner.0 {
-        let why = format!("the program belongs to user {}, and this is user {user}", image.owner.0);
+        let why = format!(
+            "the program belongs to user {}, and this is user {user}",
+            image.owner.0
+        );
         obstacles.push(Obstacle::new("owner", why).with_hint("restart it as its owner"));
     }
     obstacles
 }
 
-/// Restores what may come before the threads: working directory, umask, session, and attributes that the threads share.
+/// Restores what may come before the threads: working directory, umask, session, and attributes
+/// that the threads share.
 ///
 /// # Errors
 /// Those of the remote calls.
@@ -164,7 +187,11 @@ pub fn restore(
     tracee
         .syscall("chdir", libc::SYS_chdir, [path.0, 0, 0, 0, 0, 0])
         .map_err(|error| about(error, "change to", &image.directory))?;
-    tracee.syscall("umask", libc::SYS_umask, [image.umask.into(), 0, 0, 0, 0, 0])?;
+    tracee.syscall(
+        "umask",
+        libc::SYS_umask,
+        [image.umask.into(), 0, 0, 0, 0, 0],
+    )?;
     image.session.restore(tracee)?;
     image.attributes.restore(tracee)
 }
@@ -176,8 +203,8 @@ fn about(error: ProcError, what: &'static str, path: &ImagePath) -> ProcError {
     }
 }
 
-/// The last remote calls of a restore: what takes privileges away (in every thread) or would be in the way of the calls before.
-/// After it, memory of the process may be closed to us.
+/// The last remote calls of a restore: what takes privileges away (in every thread) or would be in
+/// the way of the calls before. After it, memory of the process may be closed to us.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -187,14 +214,26 @@ pub fn restore_last(
     ctx: &mut RestoreContext<'_>,
 ) -> Result<(), ProcError> {
     set_oom_score(tracee, image.oom_score_adj)?;
-    tracee.syscall("personality", libc::SYS_personality, [image.personality.into(), 0, 0, 0, 0, 0])?;
+    tracee.syscall(
+        "personality",
+        libc::SYS_personality,
+        [image.personality.into(), 0, 0, 0, 0, 0],
+    )?;
     if image.limits.len() > RESOURCES {
-        return Err(ProcError::BadImage(format!("it has {} resource limits", image.limits.len())));
+        return Err(ProcError::BadImage(format!(
+            "it has {} resource limits",
+            image.limits.len()
+        )));
     }
     for (resource, limit) in (0..).zip(&image.limits) {
         limit.restore(tracee, resource)?;
     }
-    let threads: Vec<Tid> = ctx.image.threads.iter().map(|thread| Tid(thread.tid)).collect();
+    let threads: Vec<Tid> = ctx
+        .image
+        .threads
+        .iter()
+        .map(|thread| Tid(thread.tid))
+        .collect();
     image.privileges.restore(tracee, &threads)?;
     image.attributes.restore_last(tracee)
 }
@@ -202,7 +241,11 @@ pub fn restore_last(
 impl LimitImage {
     fn new(resource: usize, limit: Limit) -> Self {
         let finite = |value| (value != u64::MAX).then_some(value);
-        Self { resource: resource_name(resource).into(), soft: finite(limit.soft), hard: finite(limit.hard) }
+        Self {
+            resource: resource_name(resource).into(),
+            soft: finite(limit.soft),
+            hard: finite(limit.hard),
+        }
     }
 
     /// Sets the limit; where the hard one may not be raised that far, as far as it may be.
@@ -212,24 +255,43 @@ impl LimitImage {
         let [soft, hard] = [self.soft, self.hard].map(|limit| limit.unwrap_or(u64::MAX));
         let mut set = |soft: u64, hard: u64| {
             tracee.put(new, &[soft.min(hard), hard])?;
-            tracee.syscall("prlimit64", libc::SYS_prlimit64, [0, resource, new.0, old.0, 0, 0])?;
+            tracee.syscall(
+                "prlimit64",
+                libc::SYS_prlimit64,
+                [0, resource, new.0, old.0, 0, 0],
+            )?;
             Ok(())
         };
         match set(soft, hard) {
-            Err(ProcError::RemoteSyscall { source, .. }) if source.raw_os_error() == Some(libc::EPERM) => {}
+            Err(ProcError::RemoteSyscall { source, .. })
+                if source.raw_os_error() == Some(libc::EPERM) => {}
             other => return other,
         }
-        tracee.syscall("prlimit64", libc::SYS_prlimit64, [0, resource, 0, old.0, 0, 0])?;
+        tracee.syscall(
+            "prlimit64",
+            libc::SYS_prlimit64,
+            [0, resource, 0, old.0, 0, 0],
+        )?;
         let [_, allowed] = tracee.get::<[u64; 2]>(old)?;
-        tracing::warn!("limit of {}: {hard} cannot be had here, the program gets {allowed}", self.resource);
+        tracing::warn!(
+            "limit of {}: {hard} cannot be had here, the program gets {allowed}",
+            self.resource
+        );
         tracee.put(new, &[soft.min(allowed), allowed])?;
-        tracee.syscall("prlimit64", libc::SYS_prlimit64, [0, resource, new.0, 0, 0, 0]).map(drop)
+        tracee
+            .syscall(
+                "prlimit64",
+                libc::SYS_prlimit64,
+                [0, resource, new.0, 0, 0, 0],
+            )
+            .map(drop)
     }
 }
 
 impl Session {
-    /// Makes it a leader again where it was one. Where the restart has a terminal it stays in the session and group that the
-    /// terminal serves: the keyboard's signals would not reach it otherwise.
+    /// Makes it a leader again where it was one. Where the restart has a terminal it stays in the
+    /// session and group that the terminal serves: the keyboard's signals would not reach it
+    /// otherwise.
     fn restore(self, tracee: &mut Tracee<'_>) -> Result<(), ProcError> {
         let has_terminal = std::fs::File::open("/dev/tty").is_ok();
         if self.leads_session && !(self.had_terminal && has_terminal) {
@@ -246,7 +308,11 @@ impl Attributes {
         let at = tracee.scratch().addr;
         let get = |tracee: &mut Tracee<'_>, what| match prctl(tracee, what, 0) {
             // Kernels that do not know an attribute have not set it either.
-            Err(ProcError::RemoteSyscall { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => Ok(0),
+            Err(ProcError::RemoteSyscall { source, .. })
+                if source.raw_os_error() == Some(libc::EINVAL) =>
+            {
+                Ok(0)
+            }
             other => other,
         };
         let dumpable = prctl(tracee, libc::PR_GET_DUMPABLE, 0)?;
@@ -256,7 +322,13 @@ impl Attributes {
         let child_subreaper = tracee.get::<i32>(at)? != 0;
         prctl(tracee, libc::PR_GET_PDEATHSIG, at.0)?;
         let parent_death_signal = tracee.get(at)?;
-        Ok(Self { dumpable, child_subreaper, parent_death_signal, no_huge_pages, no_write_execute })
+        Ok(Self {
+            dumpable,
+            child_subreaper,
+            parent_death_signal,
+            no_huge_pages,
+            no_write_execute,
+        })
     }
 
     fn restore(self, tracee: &mut Tracee<'_>) -> Result<(), ProcError> {
@@ -264,12 +336,17 @@ impl Attributes {
             prctl(tracee, libc::PR_SET_CHILD_SUBREAPER, 1)?;
         }
         if self.parent_death_signal != 0 {
-            prctl(tracee, libc::PR_SET_PDEATHSIG, self.parent_death_signal as u64)?;
+            prctl(
+                tracee,
+                libc::PR_SET_PDEATHSIG,
+                self.parent_death_signal as u64,
+            )?;
         }
         Ok(())
     }
 
-    /// Sets what would be in the way before: no page of the image could be made executable any more, and we could not read its memory.
+    /// Sets what would be in the way before: no page of the image could be made executable any
+    /// more, and we could not read its memory.
     fn restore_last(self, tracee: &mut Tracee<'_>) -> Result<(), ProcError> {
         if self.no_huge_pages != 0 {
             prctl(tracee, PR_SET_THP_DISABLE, 1)?;
@@ -277,21 +354,28 @@ impl Attributes {
         if self.no_write_execute != 0 {
             prctl(tracee, PR_SET_MDWE, self.no_write_execute)?;
         }
-        // Value 2 (core dumps for root only) is the kernel's to give; 0 is the strictest that a program can set.
+        // Value 2 (core dumps for root only) is the kernel's to give; 0 is the strictest that a
+        // program can set.
         prctl(tracee, libc::PR_SET_DUMPABLE, u64::from(self.dumpable == 1)).map(drop)
     }
 }
 
 /// prctl(2) in the leader with one argument.
 fn prctl(tracee: &mut Tracee<'_>, what: i32, argument: u64) -> Result<u64, ProcError> {
-    tracee.syscall("prctl", libc::SYS_prctl, [what as u64, argument, 0, 0, 0, 0])
+    tracee.syscall(
+        "prctl",
+        libc::SYS_prctl,
+        [what as u64, argument, 0, 0, 0, 0],
+    )
 }
 
-/// Sets the inclination to be killed when memory is short. Only root may lower it below what the restart has; a program that cannot
-/// have it back is warned of and goes on.
+/// Sets the inclination to be killed when memory is short. Only root may lower it below what the
+/// restart has; a program that cannot have it back is warned of and goes on.
 fn set_oom_score(tracee: &mut Tracee<'_>, wanted: i64) -> Result<(), ProcError> {
     const FILE: &str = "/proc/self/oom_score_adj";
-    let present = std::fs::read_to_string(FILE).ok().and_then(|text| text.trim().parse::<i64>().ok());
+    let present = std::fs::read_to_string(FILE)
+        .ok()
+        .and_then(|text| text.trim().parse::<i64>().ok());
     if present == Some(wanted) {
         return Ok(());
     }
@@ -300,9 +384,17 @@ fn set_oom_score(tracee: &mut Tracee<'_>, wanted: i64) -> Result<(), ProcError> 
     let content = tracee.scratch().addr.offset(64);
     tracee.write(content, text.as_bytes())?;
     let flags = (libc::O_WRONLY | libc::O_CLOEXEC) as u64;
-    let fd = tracee.syscall("openat", libc::SYS_openat, [libc::AT_FDCWD as u64, path.0, flags, 0, 0, 0]);
+    let fd = tracee.syscall(
+        "openat",
+        libc::SYS_openat,
+        [libc::AT_FDCWD as u64, path.0, flags, 0, 0, 0],
+    );
     let written = fd.and_then(|fd| {
-        let written = tracee.syscall("write", libc::SYS_write, [fd, content.0, text.len() as u64, 0, 0, 0]);
+        let written = tracee.syscall(
+            "write",
+            libc::SYS_write,
+            [fd, content.0, text.len() as u64, 0, 0, 0],
+        );
         tracee.syscall("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
         written
     });
@@ -321,8 +413,15 @@ mod tests {
 
     fn ours() -> ContextImage {
         let directory = std::env::current_dir().unwrap().into();
-        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        ContextImage { directory, owner, ..ContextImage::default() }
+        let owner = (
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        );
+        ContextImage {
+            directory,
+            owner,
+            ..ContextImage::default()
+        }
     }
 
     #[test]
@@ -332,17 +431,32 @@ mod tests {
 
     #[test]
     fn a_lost_directory_and_another_owner_are_told_together() {
-        let image = ContextImage { directory: ImagePath::from_bytes("/no/such"), owner: (u32::MAX, 0), ..ours() };
+        let image = ContextImage {
+            directory: ImagePath::from_bytes("/no/such"),
+            owner: (u32::MAX, 0),
+            ..ours()
+        };
         let obstacles = preflight(&image);
         assert_eq!(obstacles.len(), 2);
-        assert!(obstacles[0].object.contains("/no/such") && obstacles[1].why.contains("4294967295"));
-        let image = ContextImage { directory: ImagePath::from_bytes("/etc/passwd"), ..ours() };
+        assert!(
+            obstacles[0].object.contains("/no/such") && obstacles[1].why.contains("4294967295")
+        );
+        let image = ContextImage {
+            directory: ImagePath::from_bytes("/etc/passwd"),
+            ..ours()
+        };
         assert!(preflight(&image)[0].why.contains("no directory"));
     }
 
     #[test]
     fn limits_read_well() {
-        let limit = LimitImage::new(7, Limit { soft: 1024, hard: u64::MAX });
+        let limit = LimitImage::new(
+            7,
+            Limit {
+                soft: 1024,
+                hard: u64::MAX,
+            },
+        );
         let json = serde_json::to_string(&limit).unwrap();
         assert_eq!(json, r#"{"resource":"open files","soft":1024,"hard":null}"#);
     }

@@ -1,5 +1,6 @@
-//! Recognizing a file again. A program that maps a file, or that has read half of it, can only go on with the same
-//! content; a restart on other content must be refused before any process is created.
+//! Recognizing a file again. A program that maps a file, or that has read half of it, can only go
+//! on with the same content; a restart on other content must be refused before any process is
+//! created.
 
 use crate::error::{Obstacle, ProcError};
 use crate::path::ImagePath;
@@ -42,16 +43,19 @@ impl FileIdentity {
         }
     }
 
-    /// The same with the build id, if the file has one and may be read. A file that is copied to another machine often gets
-    /// another time, but keeps its build id.
+    /// The same with the build id, if the file has one and may be read. A file that is copied to
+    /// another machine often gets another time, but keeps its build id.
     #[must_use]
     pub fn with_build_id(mut self) -> Self {
-        self.build_id = File::open(&self.path).and_then(|file| build_id(&file)).ok().flatten();
+        self.build_id = File::open(&self.path)
+            .and_then(|file| build_id(&file))
+            .ok()
+            .flatten();
         self
     }
 
-    /// Whether the file at the path is still the one that was seen: the same size, and the same build id or, for files
-    /// without one, the same time.
+    /// Whether the file at the path is still the one that was seen: the same size, and the same
+    /// build id or, for files without one, the same time.
     ///
     /// # Errors
     /// An obstacle that names the file and what has changed.
@@ -63,11 +67,16 @@ impl FileIdentity {
         };
         let changed = "it was changed after the snapshot was taken";
         if now.bytes != self.bytes {
-            return Err(refuse(format!("{changed}: it had {} bytes and has {} now", self.bytes, now.bytes)));
+            return Err(refuse(format!(
+                "{changed}: it had {} bytes and has {} now",
+                self.bytes, now.bytes
+            )));
         }
         match (&self.build_id, now.modified_ns == self.modified_ns) {
             (_, true) => Ok(()),
-            (None, false) => Err(refuse(format!("{changed}: its time of modification is another"))),
+            (None, false) => Err(refuse(format!(
+                "{changed}: its time of modification is another"
+            ))),
             (Some(before), false) => match now.with_build_id().build_id {
                 Some(after) if after == *before => Ok(()),
                 after => Err(refuse(format!(
@@ -79,11 +88,14 @@ impl FileIdentity {
     }
 }
 
-/// Time of the last change of the content, in nanoseconds since 1970; the extremes of `i64` stand for times beyond them.
+/// Time of the last change of the content, in nanoseconds since 1970; the extremes of `i64` stand
+/// for times beyond them.
 #[must_use]
 pub fn modified_ns(stat: &Stat) -> i64 {
     let nanoseconds = i64::try_from(stat.st_mtime_nsec).unwrap_or(0);
-    stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
+    stat.st_mtime
+        .saturating_mul(1_000_000_000)
+        .saturating_add(nanoseconds)
 }
 
 /// Whether `path`, looked up by us, leads to the object with this status.
@@ -104,7 +116,8 @@ const ELF64_HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
 const PT_NOTE: u32 = 4;
 const NT_GNU_BUILD_ID: u32 = 3;
-/// More notes than this are not looked at; linkers put the build id into the first few hundred bytes.
+/// More notes than this are not looked at; linkers put the build id into the first few hundred
+/// bytes.
 const NOTES: u64 = 64 << 10;
 
 /// The GNU build id of a 64-bit ELF file (elf(5), section "Notes"); `None` for any other file.
@@ -126,7 +139,9 @@ pub fn build_id(file: &File) -> io::Result<Option<String>> {
     let entries = u16::from_le_bytes([header[56], header[57]]);
     for n in 0..u64::from(entries) {
         let mut entry = [0; PROGRAM_HEADER];
-        let Some(at) = table.checked_add(n * PROGRAM_HEADER as u64) else { return Ok(None) };
+        let Some(at) = table.checked_add(n * PROGRAM_HEADER as u64) else {
+            return Ok(None);
+        };
         if file.read_exact_at(&mut entry, at).is_err() {
             return Ok(None);
         }
@@ -162,11 +177,17 @@ fn find_build_id(mut notes: &[u8]) -> Option<String> {
 
 /// Reads a number; the caller has checked that it lies within `bytes`.
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+    bytes
+        .get(at..at + 4)
+        .and_then(|b| b.try_into().ok())
+        .map_or(0, u32::from_le_bytes)
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+    bytes
+        .get(at..at + 8)
+        .and_then(|b| b.try_into().ok())
+        .map_or(0, u64::from_le_bytes)
 }
 
 #[cfg(test)]
@@ -182,9 +203,16 @@ mod tests {
     #[test]
     fn a_library_has_a_build_id_and_a_text_none() {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let libc = maps.lines().find_map(|line| line.find("/libc.so").and(line.find('/')).map(|at| &line[at..]));
+        let libc = maps.lines().find_map(|line| {
+            line.find("/libc.so")
+                .and(line.find('/'))
+                .map(|at| &line[at..])
+        });
         let id = identity(Path::new(libc.unwrap())).build_id.unwrap();
-        assert!(id.len() >= 16 && id.bytes().all(|b| b.is_ascii_hexdigit()), "{id}");
+        assert!(
+            id.len() >= 16 && id.bytes().all(|b| b.is_ascii_hexdigit()),
+            "{id}"
+        );
         assert_eq!(identity(Path::new("/etc/passwd")).build_id, None);
     }
 
@@ -196,14 +224,29 @@ mod tests {
         before.verify("file").unwrap();
         file.write_all(b"!").unwrap();
         let obstacle = before.verify("file").unwrap_err();
-        assert!(obstacle.to_string().contains("had 7 bytes and has 8"), "{obstacle}");
+        assert!(
+            obstacle.to_string().contains("had 7 bytes and has 8"),
+            "{obstacle}"
+        );
         let before = identity(file.path());
         let other_time = std::time::SystemTime::UNIX_EPOCH;
         file.as_file().set_modified(other_time).unwrap();
-        assert!(before.verify("file").unwrap_err().why.contains("modification"));
+        assert!(
+            before
+                .verify("file")
+                .unwrap_err()
+                .why
+                .contains("modification")
+        );
         let path = file.path().to_owned();
         drop(file);
-        assert!(before.verify("file").unwrap_err().object.contains(path.to_str().unwrap()));
+        assert!(
+            before
+                .verify("file")
+                .unwrap_err()
+                .object
+                .contains(path.to_str().unwrap())
+        );
     }
 
     #[test]
@@ -212,7 +255,9 @@ mod tests {
         let copy = tempfile::NamedTempFile::new().unwrap();
         std::fs::copy(executable, copy.path()).unwrap();
         let before = identity(copy.path());
-        copy.as_file().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        copy.as_file()
+            .set_modified(std::time::SystemTime::UNIX_EPOCH)
+            .unwrap();
         match before.build_id {
             Some(_) => before.verify("library").unwrap(),
             None => assert!(before.verify("library").is_err()),
@@ -221,7 +266,9 @@ mod tests {
 
     #[test]
     fn damaged_notes_are_no_panic() {
-        let good = [4, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, b'G', b'N', b'U', 0, 0xab, 0xcd, 0, 0];
+        let good = [
+            4, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, b'G', b'N', b'U', 0, 0xab, 0xcd, 0, 0,
+        ];
         assert_eq!(find_build_id(&good).as_deref(), Some("abcd"));
         for end in 0..good.len() {
             let _ = find_build_id(&good[..end]);

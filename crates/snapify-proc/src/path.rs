@@ -1,5 +1,5 @@
-//! Paths in images. Linux paths are bytes; JSON strings are not. A path that is UTF-8 is written as a string that
-//! people can read, any other as `{"hex": "..."}`, so that none is lost.
+//! Paths in images. Linux paths are bytes; JSON strings are not. A path that is UTF-8 is written as
+//! a string that people can read, any other as `{"hex": "..."}`, so that none is lost.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::ffi::OsStr;
@@ -80,7 +80,11 @@ impl Serialize for ImagePath {
         match std::str::from_utf8(self.as_bytes()) {
             Ok(text) => text.serialize(serializer),
             Err(_) => {
-                let hex = self.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+                let hex = self
+                    .as_bytes()
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect();
                 Stored::Bytes { hex }.serialize(serializer)
             }
         }
@@ -97,7 +101,9 @@ impl<'de> Deserialize<'de> for ImagePath {
                     u8::from_str_radix(text, 16).ok()
                 };
                 let bytes: Option<Vec<u8>> = hex.as_bytes().chunks(2).map(digit).collect();
-                bytes.map(Self::from_bytes).ok_or_else(|| D::Error::custom("path is no hexadecimal text"))
+                bytes
+                    .map(Self::from_bytes)
+                    .ok_or_else(|| D::Error::custom("path is no hexadecimal text"))
             }
         }
     }
@@ -115,12 +121,24 @@ mod tests {
 
     #[test]
     fn any_bytes_come_back() {
-        for bytes in [&b"/tmp/a b"[..], b"/tmp/\xff\x00x", b"", "/tmp/\u{e4}".as_bytes()] {
+        for bytes in [
+            &b"/tmp/a b"[..],
+            b"/tmp/\xff\x00x",
+            b"",
+            "/tmp/\u{e4}".as_bytes(),
+        ] {
             let path = ImagePath::from_bytes(bytes);
             let json = serde_json::to_string(&path).unwrap();
-            assert_eq!(serde_json::from_str::<ImagePath>(&json).unwrap(), path, "{json}");
+            assert_eq!(
+                serde_json::from_str::<ImagePath>(&json).unwrap(),
+                path,
+                "{json}"
+            );
         }
-        assert_eq!(serde_json::to_string(&ImagePath::from_bytes("/a")).unwrap(), "\"/a\"");
+        assert_eq!(
+            serde_json::to_string(&ImagePath::from_bytes("/a")).unwrap(),
+            "\"/a\""
+        );
     }
 
     #[test]

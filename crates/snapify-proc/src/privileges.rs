@@ -1,8 +1,9 @@
-//! Capabilities (capabilities(7)) and what limits them. They belong to each thread; a process whose threads differ in them
-//! is refused by the check.
+//! Capabilities (capabilities(7)) and what limits them. They belong to each thread; a process whose
+//! threads differ in them is refused by the check.
 //!
-//! A process in a new user namespace has all capabilities there while it is being built, whatever it had. What it had not is
-//! taken away at the end; what it had and the restart cannot give is missing, and a warning says so.
+//! A process in a new user namespace has all capabilities there while it is being built, whatever
+//! it had. What it had not is taken away at the end; what it had and the restart cannot give is
+//! missing, and a warning says so.
 
 use crate::error::ProcError;
 use crate::ids::Tid;
@@ -31,13 +32,22 @@ impl Privileges {
     pub(crate) fn capture(tracee: &mut Tracee<'_>, status: &Status) -> Result<Self, ProcError> {
         Ok(Self {
             capabilities: status.caps,
-            secure_bits: tracee.syscall("prctl", libc::SYS_prctl, [libc::PR_GET_SECUREBITS as u64, 0, 0, 0, 0, 0])?,
+            secure_bits: tracee.syscall(
+                "prctl",
+                libc::SYS_prctl,
+                [libc::PR_GET_SECUREBITS as u64, 0, 0, 0, 0, 0],
+            )?,
             no_new_privileges: status.no_new_privs,
         })
     }
 
-    /// Reduces the privileges of every thread to the saved ones. Nothing that needs privileges can follow.
-    pub(crate) fn restore(&self, tracee: &mut Tracee<'_>, threads: &[Tid]) -> Result<(), ProcError> {
+    /// Reduces the privileges of every thread to the saved ones. Nothing that needs privileges can
+    /// follow.
+    pub(crate) fn restore(
+        &self,
+        tracee: &mut Tracee<'_>,
+        threads: &[Tid],
+    ) -> Result<(), ProcError> {
         let path = "/proc/self/status";
         // The process under construction has been cloned off us and has what we have.
         let present = std::fs::read(path)
@@ -47,11 +57,23 @@ impl Privileges {
         let wanted = within(&self.capabilities, &present);
         let missing = self.capabilities.permitted & !wanted.permitted;
         if missing != 0 {
-            tracing::warn!("the program had capabilities that cannot be had here (bit mask {missing:#x})");
+            tracing::warn!(
+                "the program had capabilities that cannot be had here (bit mask {missing:#x})"
+            );
         }
-        let secure_bits = tracee.syscall("prctl", libc::SYS_prctl, [libc::PR_GET_SECUREBITS as u64, 0, 0, 0, 0, 0])?;
+        let secure_bits = tracee.syscall(
+            "prctl",
+            libc::SYS_prctl,
+            [libc::PR_GET_SECUREBITS as u64, 0, 0, 0, 0, 0],
+        )?;
         for &tid in threads {
-            self.restore_thread(tracee, tid, secure_bits != self.secure_bits, &wanted, &present)?;
+            self.restore_thread(
+                tracee,
+                tid,
+                secure_bits != self.secure_bits,
+                &wanted,
+                &present,
+            )?;
         }
         Ok(())
     }
@@ -65,7 +87,14 @@ impl Privileges {
         present: &CapSets,
     ) -> Result<(), ProcError> {
         let mut prctl = |args: [u64; 4]| {
-            tracee.syscall_in(tid, "prctl", libc::SYS_prctl, [args[0], args[1], args[2], args[3], 0, 0]).map(drop)
+            tracee
+                .syscall_in(
+                    tid,
+                    "prctl",
+                    libc::SYS_prctl,
+                    [args[0], args[1], args[2], args[3], 0, 0],
+                )
+                .map(drop)
         };
         let may_change_others = present.effective >> CAP_SETPCAP & 1 == 1;
         if may_change_others {
@@ -80,17 +109,40 @@ impl Privileges {
             prctl([libc::PR_SET_NO_NEW_PRIVS as u64, 1, 0, 0])?;
         }
         if present.ambient & !wanted.ambient != 0 {
-            prctl([libc::PR_CAP_AMBIENT as u64, libc::PR_CAP_AMBIENT_CLEAR_ALL as u64, 0, 0])?;
+            prctl([
+                libc::PR_CAP_AMBIENT as u64,
+                libc::PR_CAP_AMBIENT_CLEAR_ALL as u64,
+                0,
+                0,
+            ])?;
         }
         let at = tracee.scratch().addr;
         let data_at = at.offset(8);
         tracee.put(at, &[CAPABILITY_VERSION, 0])?;
         let word = |set: u64, shift| (set >> shift) as u32;
-        let half = |shift| [word(wanted.effective, shift), word(wanted.permitted, shift), word(wanted.inheritable, shift)];
+        let half = |shift| {
+            [
+                word(wanted.effective, shift),
+                word(wanted.permitted, shift),
+                word(wanted.inheritable, shift),
+            ]
+        };
         tracee.put(data_at, &[half(0), half(32)])?;
-        tracee.syscall_in(tid, "capset", libc::SYS_capset, [at.0, data_at.0, 0, 0, 0, 0])?;
+        tracee.syscall_in(
+            tid,
+            "capset",
+            libc::SYS_capset,
+            [at.0, data_at.0, 0, 0, 0, 0],
+        )?;
         for capability in bits(wanted.ambient) {
-            let args = [libc::PR_CAP_AMBIENT as u64, libc::PR_CAP_AMBIENT_RAISE as u64, capability, 0, 0, 0];
+            let args = [
+                libc::PR_CAP_AMBIENT as u64,
+                libc::PR_CAP_AMBIENT_RAISE as u64,
+                capability,
+                0,
+                0,
+                0,
+            ];
             tracee.syscall_in(tid, "prctl", libc::SYS_prctl, args)?;
         }
         Ok(())
@@ -100,7 +152,8 @@ impl Privileges {
 /// The part of `saved` that can be had by one who has `present`.
 fn within(saved: &CapSets, present: &CapSets) -> CapSets {
     let permitted = saved.permitted & present.permitted;
-    let inheritable = saved.inheritable & (present.inheritable | present.permitted & present.bounding);
+    let inheritable =
+        saved.inheritable & (present.inheritable | present.permitted & present.bounding);
     CapSets {
         inheritable,
         permitted,
@@ -121,13 +174,36 @@ mod tests {
 
     #[test]
     fn nothing_is_gained() {
-        let all = CapSets { inheritable: !0, permitted: !0, effective: !0, bounding: !0, ambient: !0 };
+        let all = CapSets {
+            inheritable: !0,
+            permitted: !0,
+            effective: !0,
+            bounding: !0,
+            ambient: !0,
+        };
         assert_eq!(within(&all, &CapSets::default()), CapSets::default());
         assert_eq!(within(&CapSets::default(), &all), CapSets::default());
-        let some = CapSets { permitted: 6, effective: 2, ..CapSets::default() };
+        let some = CapSets {
+            permitted: 6,
+            effective: 2,
+            ..CapSets::default()
+        };
         assert_eq!(within(&some, &all), some);
-        let fewer = CapSets { permitted: 4, bounding: 4, ..CapSets::default() };
-        assert_eq!(within(&all, &fewer), CapSets { permitted: 4, effective: 4, bounding: 4, inheritable: 4, ambient: 4 });
+        let fewer = CapSets {
+            permitted: 4,
+            bounding: 4,
+            ..CapSets::default()
+        };
+        assert_eq!(
+            within(&all, &fewer),
+            CapSets {
+                permitted: 4,
+                effective: 4,
+                bounding: 4,
+                inheritable: 4,
+                ambient: 4
+            }
+        );
         assert_eq!(bits(0b1001).collect::<Vec<_>>(), [0, 3]);
     }
 }

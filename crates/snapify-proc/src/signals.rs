@@ -1,5 +1,5 @@
-//! What a process does on signals (sigaction(2)), and signals that are pending for it as a whole. Masks, alternate stacks and
-//! signals pending for single threads belong to the threads.
+//! What a process does on signals (sigaction(2)), and signals that are pending for it as a whole.
+//! Masks, alternate stacks and signals pending for single threads belong to the threads.
 
 use crate::capture::CaptureContext;
 use crate::error::ProcError;
@@ -18,7 +18,8 @@ const SIGSET_BYTES: u64 = 8;
 /// Signal state that all threads of a process share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignalImage {
-    /// Dispositions that are not all zero (default action, no flags, empty mask), ascending by signal.
+    /// Dispositions that are not all zero (default action, no flags, empty mask), ascending by
+    /// signal.
     pub actions: Vec<Action>,
     /// Signals pending for the process, in the order of their queue.
     pub pending: Vec<SiginfoImage>,
@@ -48,42 +49,75 @@ fn is_changeable(signal: i32) -> bool {
 ///
 /// # Errors
 /// Those of the remote calls.
-pub fn capture(tracee: &mut Tracee<'_>, _ctx: &CaptureContext<'_>) -> Result<SignalImage, ProcError> {
+pub fn capture(
+    tracee: &mut Tracee<'_>,
+    _ctx: &CaptureContext<'_>,
+) -> Result<SignalImage, ProcError> {
     let out = tracee.scratch().addr;
     let mut actions = Vec::new();
     for signal in (1..=SIGNALS).filter(|&signal| is_changeable(signal)) {
         let args = [signal as u64, 0, out.0, SIGSET_BYTES, 0, 0];
         tracee.syscall("rt_sigaction", libc::SYS_rt_sigaction, args)?;
         let [handler, flags, restorer, mask] = tracee.get::<[u64; 4]>(out)?;
-        let action = Action { signal, handler, flags, restorer, mask };
-        if action != (Action { signal, ..Action::default() }) {
+        let action = Action {
+            signal,
+            handler,
+            flags,
+            restorer,
+            mask,
+        };
+        if action
+            != (Action {
+                signal,
+                ..Action::default()
+            })
+        {
             actions.push(action);
         }
     }
     let pending = tracee.thread(tracee.leader())?.pending_signals(true)?;
-    Ok(SignalImage { actions, pending: pending.iter().map(SiginfoImage::new).collect() })
+    Ok(SignalImage {
+        actions,
+        pending: pending.iter().map(SiginfoImage::new).collect(),
+    })
 }
 
-/// Sets all dispositions of a process under construction, whatever they were, and queues the process-wide pending signals.
-/// All its threads must exist, with all signals masked.
+/// Sets all dispositions of a process under construction, whatever they were, and queues the
+/// process-wide pending signals. All its threads must exist, with all signals masked.
 ///
 /// # Errors
 /// Those of the remote calls; [`ProcError::BadImage`] for a signal that cannot be.
-pub fn restore(tracee: &mut Tracee<'_>, image: &SignalImage, ctx: &mut RestoreContext<'_>) -> Result<(), ProcError> {
+pub fn restore(
+    tracee: &mut Tracee<'_>,
+    image: &SignalImage,
+    ctx: &mut RestoreContext<'_>,
+) -> Result<(), ProcError> {
     let at = tracee.scratch().addr;
     for (signal, action) in (0..).zip(&dispositions(image)?) {
         if is_signal(signal) && is_changeable(signal) {
-            tracee.put(at, &[action.handler, action.flags, action.restorer, action.mask])?;
-            tracee.syscall("rt_sigaction", libc::SYS_rt_sigaction, [signal as u64, at.0, 0, SIGSET_BYTES, 0, 0])?;
+            tracee.put(
+                at,
+                &[action.handler, action.flags, action.restorer, action.mask],
+            )?;
+            tracee.syscall(
+                "rt_sigaction",
+                libc::SYS_rt_sigaction,
+                [signal as u64, at.0, 0, SIGSET_BYTES, 0, 0],
+            )?;
         }
     }
-    // The process sends them to itself, which is the one case in which the kernel takes any si_code (rt_sigqueueinfo(2)).
+    // The process sends them to itself, which is the one case in which the kernel takes any si_code
+    // (rt_sigqueueinfo(2)).
     for pending in &image.pending {
         let info = pending.raw().ok_or_else(|| {
-            ProcError::BadImage(format!("pending signal {} has a siginfo that cannot be", pending.signal))
+            ProcError::BadImage(format!(
+                "pending signal {} has a siginfo that cannot be",
+                pending.signal
+            ))
         })?;
         let signal = signal_number(&info);
-        // A pending SIGSTOP is saved as the stop that it will be, and who is being killed is not saved.
+        // A pending SIGSTOP is saved as the stop that it will be, and who is being killed is not
+        // saved.
         if is_changeable(signal) {
             tracee.put(at, &info)?;
             let args = [ctx.image.pid as u64, signal as u64, at.0, 0, 0, 0];
@@ -101,9 +135,19 @@ fn is_signal(signal: i32) -> bool {
 fn dispositions(image: &SignalImage) -> Result<[Action; SIGNALS as usize + 1], ProcError> {
     let mut actions = [Action::default(); SIGNALS as usize + 1];
     for action in &image.actions {
-        match usize::try_from(action.signal).ok().and_then(|signal| actions.get_mut(signal)) {
-            Some(slot) if is_signal(action.signal) && is_changeable(action.signal) => *slot = *action,
-            _ => return Err(ProcError::BadImage(format!("signal {} has a disposition", action.signal))),
+        match usize::try_from(action.signal)
+            .ok()
+            .and_then(|signal| actions.get_mut(signal))
+        {
+            Some(slot) if is_signal(action.signal) && is_changeable(action.signal) => {
+                *slot = *action
+            }
+            _ => {
+                return Err(ProcError::BadImage(format!(
+                    "signal {} has a disposition",
+                    action.signal
+                )));
+            }
         }
     }
     Ok(actions)
@@ -115,7 +159,14 @@ mod tests {
 
     #[test]
     fn only_signals_that_can_be_caught_have_dispositions() {
-        let image = |signal| SignalImage { actions: vec![Action { signal, handler: 1, ..Action::default() }], pending: Vec::new() };
+        let image = |signal| SignalImage {
+            actions: vec![Action {
+                signal,
+                handler: 1,
+                ..Action::default()
+            }],
+            pending: Vec::new(),
+        };
         assert_eq!(dispositions(&image(64)).unwrap()[64].handler, 1);
         for signal in [0, -1, 65, i32::MAX, libc::SIGKILL, libc::SIGSTOP] {
             assert!(dispositions(&image(signal)).is_err(), "{signal}");

@@ -1,7 +1,8 @@
 //! Interval timers (setitimer(2)) and POSIX timers (timer_create(2)).
 //!
-//! Both are saved with the time that was left and continue with it: the time between snapshot and restart does not
-//! count. From outside it cannot be told whether a POSIX timer was set to an absolute time.
+//! Both are saved with the time that was left and continue with it: the time between snapshot and
+//! restart does not count. From outside it cannot be told whether a POSIX timer was set to an
+//! absolute time.
 
 use crate::capture::CaptureContext;
 use crate::error::{Obstacle, ProcError};
@@ -65,21 +66,31 @@ pub enum Notify {
 const MICROSECONDS: u64 = 1_000_000;
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// `PR_TIMER_CREATE_RESTORE_IDS` (Linux 6.15): timer_create takes the id to give from where it returns it.
+/// `PR_TIMER_CREATE_RESTORE_IDS` (Linux 6.15): timer_create takes the id to give from where it
+/// returns it.
 const RESTORE_IDS: u64 = 77;
 
-/// Creating and deleting timers up to a wanted id, where the kernel cannot be told the id, ends here.
+/// Creating and deleting timers up to a wanted id, where the kernel cannot be told the id, ends
+/// here.
 const MOST_IDS: i32 = 1 << 20;
 
 /// Saves all timers of a frozen process.
 ///
 /// # Errors
-/// Those of the remote calls and of reading `/proc/PID/timers`. Timers that cannot be saved are noted in `ctx`.
-pub fn capture(tracee: &mut Tracee<'_>, ctx: &CaptureContext<'_>) -> Result<TimersImage, ProcError> {
+/// Those of the remote calls and of reading `/proc/PID/timers`. Timers that cannot be saved are
+/// noted in `ctx`.
+pub fn capture(
+    tracee: &mut Tracee<'_>,
+    ctx: &CaptureContext<'_>,
+) -> Result<TimersImage, ProcError> {
     let out = tracee.scratch().addr;
     let mut image = TimersImage::default();
     for which in 0..3 {
-        tracee.syscall("getitimer", libc::SYS_getitimer, [u64::from(which), out.0, 0, 0, 0, 0])?;
+        tracee.syscall(
+            "getitimer",
+            libc::SYS_getitimer,
+            [u64::from(which), out.0, 0, 0, 0, 0],
+        )?;
         let [interval_s, interval_us, value_s, value_us] = tracee.get::<[u64; 4]>(out)?;
         let timer = IntervalTimer {
             which,
@@ -102,10 +113,11 @@ pub fn capture(tracee: &mut Tracee<'_>, ctx: &CaptureContext<'_>) -> Result<Time
             notify: match timer.notify {
                 SeenNotify::None => Notify::None,
                 SeenNotify::Signal | SeenNotify::Thread => Notify::Signal,
-                // A timer for a thread that has ended never notifies any more, but it can still be read and deleted.
-                SeenNotify::ThreadId(tid) => {
-                    ctx.inner_tid(Tid(tid)).map_or(Notify::None, |tid| Notify::Thread(tid.0))
-                }
+                // A timer for a thread that has ended never notifies any more, but it can still be
+                // read and deleted.
+                SeenNotify::ThreadId(tid) => ctx
+                    .inner_tid(Tid(tid))
+                    .map_or(Notify::None, |tid| Notify::Thread(tid.0)),
             },
             signal: timer.signal,
             value: timer.value,
@@ -134,29 +146,41 @@ pub(crate) fn is_supported(id: i32, clock: i32, threads: usize) -> Result<(), Ob
 impl IntervalTimer {
     /// This timer, if it is armed.
     ///
-    /// A periodic ITIMER_REAL whose signal is pending reads as 0 microseconds left: the kernel starts its next period when the
-    /// signal is taken. A restored one is started at once.
+    /// A periodic ITIMER_REAL whose signal is pending reads as 0 microseconds left: the kernel
+    /// starts its next period when the signal is taken. A restored one is started at once.
     fn still_running(self) -> Option<Self> {
         match (self.value_us, self.interval_us) {
             (0, 0) => None,
-            (0, interval_us) => Some(Self { value_us: interval_us, ..self }),
+            (0, interval_us) => Some(Self {
+                value_us: interval_us,
+                ..self
+            }),
             _ => Some(self),
         }
     }
 }
 
-/// Makes and starts all timers in a process under construction. All threads must exist, with all signals masked.
+/// Makes and starts all timers in a process under construction. All threads must exist, with all
+/// signals masked.
 ///
 /// # Errors
 /// Those of the remote calls; an id that is taken or cannot be given.
-pub fn restore(tracee: &mut Tracee<'_>, image: &TimersImage, _ctx: &mut RestoreContext<'_>) -> Result<(), ProcError> {
+pub fn restore(
+    tracee: &mut Tracee<'_>,
+    image: &TimersImage,
+    _ctx: &mut RestoreContext<'_>,
+) -> Result<(), ProcError> {
     let at = tracee.scratch().addr;
     if !image.posix.is_empty() {
         let wanted_ids = [RESTORE_IDS, 1, 0, 0, 0, 0];
         let given_ids = tracee.syscall("prctl", libc::SYS_prctl, wanted_ids).is_ok();
         let mut made = Ok(());
         for timer in &image.posix {
-            made = if given_ids { create(tracee, timer).map(drop) } else { create_up_to(tracee, timer) };
+            made = if given_ids {
+                create(tracee, timer).map(drop)
+            } else {
+                create_up_to(tracee, timer)
+            };
             if made.is_err() {
                 break;
             }
@@ -170,13 +194,21 @@ pub fn restore(tracee: &mut Tracee<'_>, image: &TimersImage, _ctx: &mut RestoreC
         let split = |ns: u64| [ns / NANOSECONDS, ns % NANOSECONDS];
         let ([a, b], [c, d]) = (split(timer.interval_ns), split(timer.left_ns));
         tracee.put(at, &[a, b, c, d])?;
-        tracee.syscall("timer_settime", libc::SYS_timer_settime, [timer.id as u64, 0, at.0, 0, 0, 0])?;
+        tracee.syscall(
+            "timer_settime",
+            libc::SYS_timer_settime,
+            [timer.id as u64, 0, at.0, 0, 0, 0],
+        )?;
     }
     for timer in &image.interval {
         let split = |us: u64| [us / MICROSECONDS, us % MICROSECONDS];
         let ([a, b], [c, d]) = (split(timer.interval_us), split(timer.value_us));
         tracee.put(at, &[a, b, c, d])?;
-        tracee.syscall("setitimer", libc::SYS_setitimer, [u64::from(timer.which), at.0, 0, 0, 0, 0])?;
+        tracee.syscall(
+            "setitimer",
+            libc::SYS_setitimer,
+            [u64::from(timer.which), at.0, 0, 0, 0, 0],
+        )?;
     }
     Ok(())
 }
@@ -197,7 +229,11 @@ fn create(tracee: &mut Tracee<'_>, timer: &PosixTimer) -> Result<i32, ProcError>
     let at = tracee.scratch().addr;
     let id_at = at.offset(64);
     tracee.put(at, &event)?;
-    tracee.syscall("timer_create", libc::SYS_timer_create, [timer.clock as u64, at.0, id_at.0, 0, 0, 0])?;
+    tracee.syscall(
+        "timer_create",
+        libc::SYS_timer_create,
+        [timer.clock as u64, at.0, id_at.0, 0, 0, 0],
+    )?;
     tracee.get::<i32>(id_at)
 }
 
@@ -213,9 +249,16 @@ fn create_up_to(tracee: &mut Tracee<'_>, timer: &PosixTimer) -> Result<(), ProcE
         if id == timer.id {
             return Ok(());
         }
-        tracee.syscall("timer_delete", libc::SYS_timer_delete, [id as u64, 0, 0, 0, 0, 0])?;
+        tracee.syscall(
+            "timer_delete",
+            libc::SYS_timer_delete,
+            [id as u64, 0, 0, 0, 0, 0],
+        )?;
         if id > timer.id || timer.id > MOST_IDS {
-            return Err(ProcError::BadImage(format!("this kernel cannot give a timer the id {}", timer.id)));
+            return Err(ProcError::BadImage(format!(
+                "this kernel cannot give a timer the id {}",
+                timer.id
+            )));
         }
     }
 }
@@ -226,7 +269,14 @@ mod tests {
 
     #[test]
     fn an_expired_periodic_timer_goes_on() {
-        let timer = |value_us, interval_us| IntervalTimer { which: 0, value_us, interval_us }.still_running();
+        let timer = |value_us, interval_us| {
+            IntervalTimer {
+                which: 0,
+                value_us,
+                interval_us,
+            }
+            .still_running()
+        };
         assert_eq!(timer(0, 0), None);
         assert_eq!(timer(0, 7).unwrap().value_us, 7);
         assert_eq!(timer(3, 7).unwrap().value_us, 3);

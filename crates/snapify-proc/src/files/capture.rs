@@ -15,11 +15,23 @@ use std::os::fd::AsFd;
 ///
 /// # Errors
 /// If the process dies or a kernel interface that is needed is missing.
-pub fn capture(_tracee: &mut Tracee<'_>, ctx: &CaptureContext<'_>) -> Result<FilesImage, ProcError> {
+pub fn capture(
+    _tracee: &mut Tracee<'_>,
+    ctx: &CaptureContext<'_>,
+) -> Result<FilesImage, ProcError> {
     let survey = Survey::new(ctx.proc, ctx.externals)?;
-    survey.obstacles.into_iter().for_each(|obstacle| ctx.refuse(obstacle));
+    survey
+        .obstacles
+        .into_iter()
+        .for_each(|obstacle| ctx.refuse(obstacle));
     let representatives = share::group(ctx.pid, &survey.recognized)?;
-    let mut builder = Builder { ctx, view: &survey.view, image: FilesImage::default(), pipes: HashMap::new(), removed: HashMap::new() };
+    let mut builder = Builder {
+        ctx,
+        view: &survey.view,
+        image: FilesImage::default(),
+        pipes: HashMap::new(),
+        removed: HashMap::new(),
+    };
     let mut described: HashMap<usize, usize> = HashMap::new();
     for (index, (seen, found)) in survey.recognized.iter().enumerate() {
         let representative = representatives[index];
@@ -38,7 +50,11 @@ pub fn capture(_tracee: &mut Tracee<'_>, ctx: &CaptureContext<'_>) -> Result<Fil
                 }
             },
         };
-        builder.image.descriptors.push(Descriptor { fd: seen.fd, description, close_on_exec: seen.close_on_exec() });
+        builder.image.descriptors.push(Descriptor {
+            fd: seen.fd,
+            description,
+            close_on_exec: seen.close_on_exec(),
+        });
     }
     builder.fill_pipes(&survey.recognized);
     Ok(builder.image)
@@ -58,17 +74,27 @@ impl Builder<'_> {
     fn describe(&mut self, seen: &Seen, found: &Found) -> Result<Description, Obstacle> {
         let object = match found {
             Found::Whole(object) => object.clone(),
-            Found::Removed => Object::Removed(OpenRemoved { file: self.removed_file(seen)?, offset: seen.info.pos }),
-            Found::PipeEnd => Object::Pipe(pipe::PipeEnd { pipe: self.pipe(seen)? }),
+            Found::Removed => Object::Removed(OpenRemoved {
+                file: self.removed_file(seen)?,
+                offset: seen.info.pos,
+            }),
+            Found::PipeEnd => Object::Pipe(pipe::PipeEnd {
+                pipe: self.pipe(seen)?,
+            }),
         };
-        Ok(Description { flags: seen.flags(), locks: locks(seen, &object)?, object })
+        Ok(Description {
+            flags: seen.flags(),
+            locks: locks(seen, &object)?,
+            object,
+        })
     }
 
     fn removed_file(&mut self, seen: &Seen) -> Result<usize, Obstacle> {
         if let Some(&file) = self.removed.get(&seen.object_id()) {
             return Ok(file);
         }
-        let unreadable = |error: io::Error| seen.obstacle(format!("its content cannot be read: {error}"));
+        let unreadable =
+            |error: io::Error| seen.obstacle(format!("its content cannot be read: {error}"));
         let content = regular::content(seen, self.view).map_err(unreadable)?;
         let seals = regular::seals(seen, &content);
         let object = self
@@ -76,7 +102,11 @@ impl Builder<'_> {
             .objects_mut()
             .add_file(seen.link.to_string(), content, regular::directory(seen))
             .map_err(unreadable)?;
-        self.image.removed.push(RemovedFile { object, was: seen.link.clone(), seals });
+        self.image.removed.push(RemovedFile {
+            object,
+            was: seen.link.clone(),
+            seals,
+        });
         let file = self.image.removed.len() - 1;
         self.removed.insert(seen.object_id(), file);
         Ok(file)
@@ -91,27 +121,42 @@ impl Builder<'_> {
             .duplicate(seen.fd)
             .and_then(|end| Ok(rustix::pipe::fcntl_getpipe_size(&end)?))
             .map_err(|error| seen.obstacle(format!("its size cannot be read: {error}")))?;
-        self.image.pipes.push(pipe::PipeImage { capacity, content: None });
+        self.image.pipes.push(pipe::PipeImage {
+            capacity,
+            content: None,
+        });
         let pipe = self.image.pipes.len() - 1;
         self.pipes.insert(seen.stat.st_ino, pipe);
         Ok(pipe)
     }
 
-    /// Saves the contents of the pipes, each through any of its read ends. A pipe that nobody can read needs none.
+    /// Saves the contents of the pipes, each through any of its read ends. A pipe that nobody can
+    /// read needs none.
     fn fill_pipes(&mut self, recognized: &[(Seen, Found)]) {
         for (seen, found) in recognized {
             if !matches!(found, Found::PipeEnd) || !can_read(seen.flags()) {
                 continue;
             }
             // Each pipe once, whatever the number of its read ends.
-            let Some(pipe) = self.pipes.remove(&seen.stat.st_ino) else { continue };
-            match self.view.duplicate(seen.fd).and_then(|reader| pipe::content(reader.as_fd())) {
+            let Some(pipe) = self.pipes.remove(&seen.stat.st_ino) else {
+                continue;
+            };
+            match self
+                .view
+                .duplicate(seen.fd)
+                .and_then(|reader| pipe::content(reader.as_fd()))
+            {
                 Ok(content) if content.is_empty() => {}
                 Ok(content) => {
-                    let object = self.ctx.objects_mut().add_bytes(seen.link.to_string(), content);
+                    let object = self
+                        .ctx
+                        .objects_mut()
+                        .add_bytes(seen.link.to_string(), content);
                     self.image.pipes[pipe].content = Some(object);
                 }
-                Err(error) => self.ctx.refuse(seen.obstacle(format!("its content cannot be read: {error}"))),
+                Err(error) => self
+                    .ctx
+                    .refuse(seen.obstacle(format!("its content cannot be read: {error}"))),
             }
         }
     }
@@ -124,7 +169,12 @@ fn locks(seen: &Seen, object: &Object) -> Result<Vec<LockImage>, Obstacle> {
     }
     let locks: Result<Vec<LockImage>, &str> = seen.info.locks.iter().map(LockImage::new).collect();
     let locks = locks.map_err(|why| seen.obstacle(format!("{why}, which is not supported")))?;
-    // Nobody else can lock a removed file, but its successor takes flock and OFD locks all the same.
-    debug_assert!(locks.iter().all(|lock| lock.bytes > 0 || lock.owner != LockOwner::Flock || lock.start == 0));
+    // Nobody else can lock a removed file, but its successor takes flock and OFD locks all the
+    // same.
+    debug_assert!(
+        locks
+            .iter()
+            .all(|lock| lock.bytes > 0 || lock.owner != LockOwner::Flock || lock.start == 0)
+    );
     Ok(locks)
 }

@@ -1,7 +1,8 @@
 //! Sets of watched descriptors (epoll(7)).
 //!
-//! A registration belongs to a pair of open file description and descriptor *number*. The number may have been closed or given to another
-//! file since, while the description lives on under another number; the registration is then still in force.
+//! A registration belongs to a pair of open file description and descriptor *number*. The number
+//! may have been closed or given to another file since, while the description lives on under
+//! another number; the registration is then still in force.
 
 use super::Object;
 use super::survey::{Found, Recognized, Seen, View};
@@ -54,15 +55,27 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
     Some(watched.map(|watched| Found::Whole(Object::Epoll(Epoll { watched }))))
 }
 
-/// Finds the descriptor through which the watched file can be reached. `nth` counts registrations under the same number.
-fn watched(seen: &Seen, entry: &EpollEntry, nth: u32, view: &View<'_>) -> Result<Watched, Obstacle> {
+/// Finds the descriptor through which the watched file can be reached. `nth` counts registrations
+/// under the same number.
+fn watched(
+    seen: &Seen,
+    entry: &EpollEntry,
+    nth: u32,
+    view: &View<'_>,
+) -> Result<Watched, Obstacle> {
     // The kernel shows its own encoding of device numbers: 12 bits major, 20 bits minor.
     let device = rustix::fs::makedev(entry.device >> 20, entry.device & 0xf_ffff);
     let candidates = view.leading_to((device, entry.inode));
     let registered = RemoteFd(entry.fd);
-    let watched = |now| Watched { fd: registered, now, events: entry.events, data: entry.data };
-    // Nearly always the number still leads to an object of its own, and that is it. Eventfds and epolls share one inode,
-    // and several candidates may be several descriptions: there the kernel has to be asked (it walks the set for every question).
+    let watched = |now| Watched {
+        fd: registered,
+        now,
+        events: entry.events,
+        data: entry.data,
+    };
+    // Nearly always the number still leads to an object of its own, and that is it. Eventfds and
+    // epolls share one inode, and several candidates may be several descriptions: there the kernel
+    // has to be asked (it walks the set for every question).
     if candidates == [registered] && nth == 0 && !is_shared_inode(view, registered) {
         return Ok(watched(None));
     }
@@ -79,7 +92,9 @@ fn watched(seen: &Seen, entry: &EpollEntry, nth: u32, view: &View<'_>) -> Result
 }
 
 fn is_shared_inode(view: &View<'_>, fd: RemoteFd) -> bool {
-    view.proc.link(&format!("fd/{fd}")).map_or(true, |link| link.as_bytes().starts_with(b"anon_inode:"))
+    view.proc
+        .link(&format!("fd/{fd}"))
+        .map_or(true, |link| link.as_bytes().starts_with(b"anon_inode:"))
 }
 
 fn is_watched(view: &View<'_>, epoll: RemoteFd, number: i32, nth: u32, fd: RemoteFd) -> bool {
@@ -89,7 +104,8 @@ fn is_watched(view: &View<'_>, epoll: RemoteFd, number: i32, nth: u32, fd: Remot
         target: number.cast_unsigned(),
         nth,
     };
-    snapify_sys::kcmp::kcmp_epoll(pid, fd.0.cast_unsigned().into(), pid, slot).is_ok_and(Ordering::is_eq)
+    snapify_sys::kcmp::kcmp_epoll(pid, fd.0.cast_unsigned().into(), pid, slot)
+        .is_ok_and(Ordering::is_eq)
 }
 
 /// Makes an empty instance.
@@ -97,14 +113,15 @@ fn is_watched(view: &View<'_>, epoll: RemoteFd, number: i32, nth: u32, fd: Remot
 /// # Errors
 /// Those of epoll_create1(2).
 pub(crate) fn make() -> Result<OwnedFd, ProcError> {
-    rustix::event::epoll::create(CreateFlags::CLOEXEC).map_err(ProcError::system("making an epoll instance"))
+    rustix::event::epoll::create(CreateFlags::CLOEXEC)
+        .map_err(ProcError::system("making an epoll instance"))
 }
 
 const ADD: u64 = 1;
 
 impl Epoll {
-    /// Registers everything again. All descriptors of the process must be in place. `is_stdio` tells the standard streams of the
-    /// restart, which may be files now: those cannot be watched.
+    /// Registers everything again. All descriptors of the process must be in place. `is_stdio`
+    /// tells the standard streams of the restart, which may be files now: those cannot be watched.
     ///
     /// # Errors
     /// Those of the remote calls.
@@ -121,9 +138,13 @@ impl Epoll {
             };
             match added {
                 Err(ProcError::RemoteSyscall { source, .. })
-                    if source.raw_os_error() == Some(libc::EPERM) && is_stdio(watched.now.unwrap_or(watched.fd)) =>
+                    if source.raw_os_error() == Some(libc::EPERM)
+                        && is_stdio(watched.now.unwrap_or(watched.fd)) =>
                 {
-                    tracing::warn!("standard stream {} is now one that cannot be waited for by epoll", watched.fd);
+                    tracing::warn!(
+                        "standard stream {} is now one that cannot be waited for by epoll",
+                        watched.fd
+                    );
                 }
                 other => other?,
             }
@@ -139,27 +160,50 @@ impl Watched {
         let at = tracee.scratch().addr;
         tracee.put(at, &[self.events, low, high])?;
         let args = [epoll.0 as u64, ADD, self.fd.0 as u64, at.0, 0, 0];
-        tracee.syscall("epoll_ctl", libc::SYS_epoll_ctl, args).map(drop)
+        tracee
+            .syscall("epoll_ctl", libc::SYS_epoll_ctl, args)
+            .map(drop)
     }
 
     /// Registers a file under a number that is not its own: it gets that number for a moment.
-    fn add_through(&self, tracee: &mut Tracee<'_>, epoll: RemoteFd, now: RemoteFd) -> Result<(), ProcError> {
+    fn add_through(
+        &self,
+        tracee: &mut Tracee<'_>,
+        epoll: RemoteFd,
+        now: RemoteFd,
+    ) -> Result<(), ProcError> {
         let number = self.fd.0 as u64;
         let keep = [number, libc::F_DUPFD_CLOEXEC as u64, 0, 0, 0, 0];
         let owner = match tracee.syscall("fcntl", libc::SYS_fcntl, keep) {
             Ok(owner) => Some(owner),
-            Err(ProcError::RemoteSyscall { source, .. }) if source.raw_os_error() == Some(libc::EBADF) => None,
+            Err(ProcError::RemoteSyscall { source, .. })
+                if source.raw_os_error() == Some(libc::EBADF) =>
+            {
+                None
+            }
             Err(error) => return Err(error),
         };
         let owner_flags = match owner {
-            Some(_) => tracee.syscall("fcntl", libc::SYS_fcntl, [number, libc::F_GETFD as u64, 0, 0, 0, 0])?,
+            Some(_) => tracee.syscall(
+                "fcntl",
+                libc::SYS_fcntl,
+                [number, libc::F_GETFD as u64, 0, 0, 0, 0],
+            )?,
             None => 0,
         };
-        tracee.syscall("dup3", libc::SYS_dup3, [now.0 as u64, number, libc::O_CLOEXEC as u64, 0, 0, 0])?;
+        tracee.syscall(
+            "dup3",
+            libc::SYS_dup3,
+            [now.0 as u64, number, libc::O_CLOEXEC as u64, 0, 0, 0],
+        )?;
         self.add(tracee, epoll)?;
         match owner {
             Some(owner) => {
-                let flags = if owner_flags & libc::FD_CLOEXEC as u64 == 0 { 0 } else { libc::O_CLOEXEC as u64 };
+                let flags = if owner_flags & libc::FD_CLOEXEC as u64 == 0 {
+                    0
+                } else {
+                    libc::O_CLOEXEC as u64
+                };
                 tracee.syscall("dup3", libc::SYS_dup3, [owner, number, flags, 0, 0, 0])?;
                 tracee.syscall("close", libc::SYS_close, [owner, 0, 0, 0, 0, 0])?;
             }

@@ -21,7 +21,10 @@ pub(crate) fn recognize(seen: &Seen) -> Recognized {
         return None;
     }
     let count = seen.info.eventfd_count?;
-    Some(Ok(Found::Whole(Object::EventFd(EventFd { count, semaphore: seen.info.eventfd_semaphore }))))
+    Some(Ok(Found::Whole(Object::EventFd(EventFd {
+        count,
+        semaphore: seen.info.eventfd_semaphore,
+    }))))
 }
 
 impl EventFd {
@@ -35,11 +38,13 @@ impl EventFd {
         how.set(EventfdFlags::SEMAPHORE, self.semaphore);
         let fd = rustix::event::eventfd(0, how).map_err(ProcError::system("making an eventfd"))?;
         if self.count > 0 {
-            rustix::io::write(&fd, &self.count.to_ne_bytes())
-                .map_err(|_| ProcError::BadImage(format!("an eventfd cannot have the count {}", self.count)))?;
+            rustix::io::write(&fd, &self.count.to_ne_bytes()).map_err(|_| {
+                ProcError::BadImage(format!("an eventfd cannot have the count {}", self.count))
+            })?;
         }
         if !has_flag(flags, libc::O_NONBLOCK) {
-            rustix::io::ioctl_fionbio(&fd, false).map_err(ProcError::system("making an eventfd blocking"))?;
+            rustix::io::ioctl_fionbio(&fd, false)
+                .map_err(ProcError::system("making an eventfd blocking"))?;
         }
         Ok(fd)
     }
@@ -56,11 +61,39 @@ mod tests {
             rustix::io::read(fd, &mut buffer).map(|_| u64::from_ne_bytes(buffer))
         };
         let nonblocking = libc::O_NONBLOCK.cast_unsigned();
-        let fd = EventFd { count: 7, semaphore: false }.make(nonblocking).unwrap();
-        assert_eq!((read(&fd), read(&fd)), (Ok(7), Err(rustix::io::Errno::AGAIN)));
-        let fd = EventFd { count: 2, semaphore: true }.make(nonblocking).unwrap();
-        assert_eq!((read(&fd), read(&fd), read(&fd)), (Ok(1), Ok(1), Err(rustix::io::Errno::AGAIN)));
-        assert!(EventFd { count: u64::MAX, semaphore: false }.make(0).is_err());
-        EventFd { count: u64::MAX - 1, semaphore: false }.make(0).unwrap();
+        let fd = EventFd {
+            count: 7,
+            semaphore: false,
+        }
+        .make(nonblocking)
+        .unwrap();
+        assert_eq!(
+            (read(&fd), read(&fd)),
+            (Ok(7), Err(rustix::io::Errno::AGAIN))
+        );
+        let fd = EventFd {
+            count: 2,
+            semaphore: true,
+        }
+        .make(nonblocking)
+        .unwrap();
+        assert_eq!(
+            (read(&fd), read(&fd), read(&fd)),
+            (Ok(1), Ok(1), Err(rustix::io::Errno::AGAIN))
+        );
+        assert!(
+            EventFd {
+                count: u64::MAX,
+                semaphore: false
+            }
+            .make(0)
+            .is_err()
+        );
+        EventFd {
+            count: u64::MAX - 1,
+            semaphore: false,
+        }
+        .make(0)
+        .unwrap();
     }
 }

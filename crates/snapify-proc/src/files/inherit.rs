@@ -1,5 +1,6 @@
-//! Standard input and output that lead outside of the process: terminals, and pipes and sockets whose other end
-//! another process holds. A restarted program uses those of the restart instead, as if it had been started there.
+//! Standard input and output that lead outside of the process: terminals, and pipes and sockets
+//! whose other end another process holds. A restarted program uses those of the restart instead, as
+//! if it had been started there.
 
 use super::survey::{Found, Recognized, Seen, View};
 use super::{ACCESS_MODE, Object, can_write};
@@ -17,12 +18,15 @@ pub struct Stdio {
 
 impl Stdio {
     pub(crate) fn new(fd: u32, seen: &Seen) -> Self {
-        Self { fd, was: seen.link.to_string() }
+        Self {
+            fd,
+            was: seen.link.to_string(),
+        }
     }
 }
 
-/// Recognizes a terminal, pipe or socket that is standard input, output or error, or the same object as one of them. All kinds
-/// that are within the process have been asked before.
+/// Recognizes a terminal, pipe or socket that is standard input, output or error, or the same
+/// object as one of them. All kinds that are within the process have been asked before.
 pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
     if !leads_outside(seen) {
         return None;
@@ -39,27 +43,34 @@ fn leads_outside(seen: &Seen) -> bool {
     }
 }
 
-/// Major device numbers of the sides of terminals that programs run on: virtual consoles and serial lines (4, 204), `/dev/tty` and
-/// `/dev/console` (5), pseudo-terminals (136 to 143), hypervisor consoles (229).
+/// Major device numbers of the sides of terminals that programs run on: virtual consoles and serial
+/// lines (4, 204), `/dev/tty` and `/dev/console` (5), pseudo-terminals (136 to 143), hypervisor
+/// consoles (229).
 fn is_terminal(seen: &Seen) -> bool {
     const PSEUDO_TERMINAL_MASTER: u64 = 5 << 8 | 2;
-    matches!(major(seen.stat.st_rdev), 4 | 5 | 136..=143 | 204 | 229) && seen.stat.st_rdev != PSEUDO_TERMINAL_MASTER
+    matches!(major(seen.stat.st_rdev), 4 | 5 | 136..=143 | 204 | 229)
+        && seen.stat.st_rdev != PSEUDO_TERMINAL_MASTER
 }
 
-/// The standard stream that the descriptor is, or that leads to the same object: of several the one with the same access mode, and
-/// if none has it, one that at least can be written if it can.
+/// The standard stream that the descriptor is, or that leads to the same object: of several the one
+/// with the same access mode, and if none has it, one that at least can be written if it can.
 pub(crate) fn standard_stream(seen: &Seen, view: &View<'_>) -> Option<u32> {
     if let Ok(fd @ 0..=2) = u32::try_from(seen.fd.0) {
         return Some(fd);
     }
     let same = (0..).zip(&view.stdio).filter_map(|(fd, stream)| {
         let stream = stream.as_ref()?;
-        let same_object = stream.object_id() == seen.object_id() || is_controlling(seen, view) && has_terminal(stream, view);
+        let same_object = stream.object_id() == seen.object_id()
+            || is_controlling(seen, view) && has_terminal(stream, view);
         same_object.then_some((fd, stream))
     });
     same.max_by_key(|(fd, stream)| {
         let same_mode = stream.flags() & ACCESS_MODE == seen.flags() & ACCESS_MODE;
-        (same_mode, can_write(stream.flags()) == can_write(seen.flags()), std::cmp::Reverse(*fd))
+        (
+            same_mode,
+            can_write(stream.flags()) == can_write(seen.flags()),
+            std::cmp::Reverse(*fd),
+        )
     })
     .map(|(fd, _)| fd)
 }
@@ -72,5 +83,6 @@ fn is_controlling(seen: &Seen, view: &View<'_>) -> bool {
 
 /// Whether a stream is the controlling terminal itself.
 fn has_terminal(stream: &Seen, view: &View<'_>) -> bool {
-    stream.file_type() == FileType::CharacterDevice && stream.stat.st_rdev == u64::from(view.terminal.cast_unsigned())
+    stream.file_type() == FileType::CharacterDevice
+        && stream.stat.st_rdev == u64::from(view.terminal.cast_unsigned())
 }

@@ -48,22 +48,29 @@ impl LockImage {
             },
             exclusive: seen.exclusive,
             start: seen.start,
-            bytes: seen.last.map_or(0, |last| last.saturating_sub(seen.start).saturating_add(1)),
+            bytes: seen
+                .last
+                .map_or(0, |last| last.saturating_sub(seen.start).saturating_add(1)),
         })
     }
 }
 
-/// Takes all locks again. Called when all descriptors are in place and all others closed, because closing any descriptor of a
-/// file drops the process's POSIX locks on it.
+/// Takes all locks again. Called when all descriptors are in place and all others closed, because
+/// closing any descriptor of a file drops the process's POSIX locks on it.
 ///
 /// # Errors
-/// [`ProcError::Unsupported`] if another process holds a lock by now; otherwise those of the remote calls.
+/// [`ProcError::Unsupported`] if another process holds a lock by now; otherwise those of the remote
+/// calls.
 pub(crate) fn restore(tracee: &mut Tracee<'_>, image: &FilesImage) -> Result<(), ProcError> {
     for (index, description) in image.descriptions.iter().enumerate() {
         if description.locks.is_empty() {
             continue;
         }
-        let fd = image.descriptors.iter().find(|d| d.description == index).map_or(RemoteFd(-1), |d| d.fd);
+        let fd = image
+            .descriptors
+            .iter()
+            .find(|d| d.description == index)
+            .map_or(RemoteFd(-1), |d| d.fd);
         for lock in &description.locks {
             match take(tracee, fd, *lock) {
                 Err(ProcError::RemoteSyscall { source, .. }) if is_held(&source) => {
@@ -71,7 +78,10 @@ pub(crate) fn restore(tracee: &mut Tracee<'_>, image: &FilesImage) -> Result<(),
                         format!("descriptor {fd} ({})", description.object),
                         "another process holds the lock that it had on the file",
                     );
-                    return Err(ProcError::Unsupported { pid: tracee.pid(), obstacles: vec![obstacle] });
+                    return Err(ProcError::Unsupported {
+                        pid: tracee.pid(),
+                        obstacles: vec![obstacle],
+                    });
                 }
                 other => other?,
             }
@@ -87,19 +97,42 @@ fn is_held(error: &io::Error) -> bool {
 fn take(tracee: &mut Tracee<'_>, fd: RemoteFd, lock: LockImage) -> Result<(), ProcError> {
     let command = match lock.owner {
         LockOwner::Flock => {
-            let how = if lock.exclusive { libc::LOCK_EX } else { libc::LOCK_SH };
+            let how = if lock.exclusive {
+                libc::LOCK_EX
+            } else {
+                libc::LOCK_SH
+            };
             let args = [fd.0 as u64, (how | libc::LOCK_NB) as u64, 0, 0, 0, 0];
             return tracee.syscall("flock", libc::SYS_flock, args).map(drop);
         }
         LockOwner::Posix => libc::F_SETLK,
         LockOwner::Ofd => libc::F_OFD_SETLK,
     };
-    // struct flock: type and whence (16 bits each), padding, start, length, pid (0, as OFD locks demand).
-    let kind = if lock.exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+    // struct flock: type and whence (16 bits each), padding, start, length, pid (0, as OFD locks
+    // demand).
+    let kind = if lock.exclusive {
+        libc::F_WRLCK
+    } else {
+        libc::F_RDLCK
+    };
     let whence = libc::SEEK_SET;
     let at = tracee.scratch().addr;
-    tracee.put(at, &[kind as u64 | (whence as u64) << 16, lock.start, lock.bytes, 0])?;
-    tracee.syscall("fcntl", libc::SYS_fcntl, [fd.0 as u64, command as u64, at.0, 0, 0, 0]).map(drop)
+    tracee.put(
+        at,
+        &[
+            kind as u64 | (whence as u64) << 16,
+            lock.start,
+            lock.bytes,
+            0,
+        ],
+    )?;
+    tracee
+        .syscall(
+            "fcntl",
+            libc::SYS_fcntl,
+            [fd.0 as u64, command as u64, at.0, 0, 0, 0],
+        )
+        .map(drop)
 }
 
 #[cfg(test)]
@@ -108,10 +141,33 @@ mod tests {
 
     #[test]
     fn ranges_are_counted_in_bytes() {
-        let seen = Lock { kind: LockKind::Posix, exclusive: false, start: 10, last: Some(19) };
+        let seen = Lock {
+            kind: LockKind::Posix,
+            exclusive: false,
+            start: 10,
+            last: Some(19),
+        };
         assert_eq!(LockImage::new(&seen).unwrap().bytes, 10);
-        assert_eq!(LockImage::new(&Lock { last: None, ..seen }).unwrap().bytes, 0);
-        assert_eq!(LockImage::new(&Lock { last: Some(u64::MAX), start: 0, ..seen }).unwrap().bytes, u64::MAX);
-        assert!(LockImage::new(&Lock { kind: LockKind::Lease, ..seen }).is_err());
+        assert_eq!(
+            LockImage::new(&Lock { last: None, ..seen }).unwrap().bytes,
+            0
+        );
+        assert_eq!(
+            LockImage::new(&Lock {
+                last: Some(u64::MAX),
+                start: 0,
+                ..seen
+            })
+            .unwrap()
+            .bytes,
+            u64::MAX
+        );
+        assert!(
+            LockImage::new(&Lock {
+                kind: LockKind::Lease,
+                ..seen
+            })
+            .is_err()
+        );
     }
 }

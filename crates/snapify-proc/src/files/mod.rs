@@ -1,11 +1,12 @@
 //! Open descriptors: which there are, what they lead to, and how they come back.
 //!
-//! Two things are kept apart, as in the kernel: a *descriptor* is a number in the process's table with its
-//! close-on-exec flag; an *open file description* is what it refers to, with offset and status flags. Several
-//! descriptors may share one description (dup(2)), and several descriptions one object (a pipe, a file).
+//! Two things are kept apart, as in the kernel: a *descriptor* is a number in the process's table
+//! with its close-on-exec flag; an *open file description* is what it refers to, with offset and
+//! status flags. Several descriptors may share one description (dup(2)), and several descriptions
+//! one object (a pipe, a file).
 //!
-//! Each kind of object has a module that recognizes it from what `/proc` shows, saves what `/proc` does not show, and
-//! makes it again:
+//! Each kind of object has a module that recognizes it from what `/proc` shows, saves what `/proc`
+//! does not show, and makes it again:
 //!
 //! | module | objects |
 //! |---|---|
@@ -18,9 +19,10 @@
 //!
 //! What none of them recognizes is an [`Obstacle`](crate::Obstacle), see [`survey`].
 //!
-//! Restoring has two steps. [`Prepared::new`] runs in the init process *before* the new process is cloned off it: it opens
-//! and makes all objects by ordinary calls, at numbers above all that the image needs. The clone inherits them, and
-//! [`restore`] moves them to their numbers by remote calls.
+//! Restoring has two steps. [`Prepared::new`] runs in the init process *before* the new process is
+//! cloned off it: it opens and makes all objects by ordinary calls, at numbers above all that the
+//! image needs. The clone inherits them, and [`restore`] moves them to their numbers by remote
+//! calls.
 
 mod capture;
 pub mod device;
@@ -130,7 +132,10 @@ impl FilesImage {
     /// The highest descriptor number in use.
     #[must_use]
     pub fn highest_fd(&self) -> Option<RemoteFd> {
-        self.descriptors.iter().map(|descriptor| descriptor.fd).max()
+        self.descriptors
+            .iter()
+            .map(|descriptor| descriptor.fd)
+            .max()
     }
 
     /// Checks that the parts refer to each other as they must.
@@ -142,7 +147,10 @@ impl FilesImage {
         let mut last = -1;
         for descriptor in &self.descriptors {
             if descriptor.fd.0 <= last || descriptor.description >= self.descriptions.len() {
-                return bad(format!("descriptor {} is out of order or of nothing", descriptor.fd));
+                return bad(format!(
+                    "descriptor {} is out of order or of nothing",
+                    descriptor.fd
+                ));
             }
             last = descriptor.fd.0;
         }
@@ -154,7 +162,10 @@ impl FilesImage {
                 _ => true,
             };
             if !there {
-                return bad(format!("a descriptor of a {} refers to nothing", description.object));
+                return bad(format!(
+                    "a descriptor of a {} refers to nothing",
+                    description.object
+                ));
             }
         }
         Ok(())
@@ -184,33 +195,57 @@ mod tests {
     #[test]
     fn an_image_reads_well_and_comes_back() {
         let image = FilesImage {
-            descriptors: vec![Descriptor { fd: RemoteFd(5), description: 0, close_on_exec: true }],
+            descriptors: vec![Descriptor {
+                fd: RemoteFd(5),
+                description: 0,
+                close_on_exec: true,
+            }],
             descriptions: vec![Description {
                 flags: 2,
-                object: Object::EventFd(eventfd::EventFd { count: 3, semaphore: false }),
+                object: Object::EventFd(eventfd::EventFd {
+                    count: 3,
+                    semaphore: false,
+                }),
                 locks: Vec::new(),
             }],
             ..FilesImage::default()
         };
         let json = serde_json::to_string(&image).unwrap();
-        assert!(json.contains(r#"{"flags":2,"kind":"event-fd","count":3,"semaphore":false}"#), "{json}");
+        assert!(
+            json.contains(r#"{"flags":2,"kind":"event-fd","count":3,"semaphore":false}"#),
+            "{json}"
+        );
         assert_eq!(serde_json::from_str::<FilesImage>(&json).unwrap(), image);
         image.validate().unwrap();
     }
 
     #[test]
     fn references_to_nothing_are_refused() {
-        let description = |object| Description { flags: 0, object, locks: Vec::new() };
+        let description = |object| Description {
+            flags: 0,
+            object,
+            locks: Vec::new(),
+        };
         let of_nothing = [
             Object::Pipe(pipe::PipeEnd { pipe: 0 }),
             Object::Removed(regular::OpenRemoved { file: 0, offset: 0 }),
-            Object::Stdio(inherit::Stdio { fd: 3, was: String::new() }),
+            Object::Stdio(inherit::Stdio {
+                fd: 3,
+                was: String::new(),
+            }),
         ];
         for object in of_nothing {
-            let image = FilesImage { descriptions: vec![description(object)], ..FilesImage::default() };
+            let image = FilesImage {
+                descriptions: vec![description(object)],
+                ..FilesImage::default()
+            };
             assert!(image.validate().is_err());
         }
-        let descriptor = |fd| Descriptor { fd: RemoteFd(fd), description: 0, close_on_exec: false };
+        let descriptor = |fd| Descriptor {
+            fd: RemoteFd(fd),
+            description: 0,
+            close_on_exec: false,
+        };
         for fds in [&[3, 3][..], &[4, 3], &[-1]] {
             let image = FilesImage {
                 descriptors: fds.iter().copied().map(descriptor).collect(),

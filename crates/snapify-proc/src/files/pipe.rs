@@ -1,4 +1,5 @@
-//! Pipes within the process: both ends are its own, or the other end is closed. They come back with their content and size.
+//! Pipes within the process: both ends are its own, or the other end is closed. They come back with
+//! their content and size.
 
 use super::inherit::standard_stream;
 use super::survey::{Found, Recognized, Seen, View};
@@ -10,7 +11,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags};
 use serde::{Deserialize, Serialize};
 use snapify_store::SpaceId;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// A pipe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +45,8 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
     let within = match view.pipes.get(&seen.stat.st_ino) {
         Some((true, true)) => !view.holders.contains_key(&seen.stat.st_ino),
         Some((true, false)) => is_abandoned(seen, view),
-        // Standard output to a reader that has gone is of no use to anybody; a restart may have a better one.
+        // Standard output to a reader that has gone is of no use to anybody; a restart may have a
+        // better one.
         Some((false, true)) => is_abandoned(seen, view) && standard_stream(seen, view).is_none(),
         _ => false,
     };
@@ -52,18 +54,27 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
         return None;
     }
     if has_flag(seen.flags(), libc::O_DIRECT) {
-        return Some(Err(seen.obstacle("it is a pipe in packet mode, which is not supported")));
+        return Some(Err(
+            seen.obstacle("it is a pipe in packet mode, which is not supported")
+        ));
     }
     Some(Ok(Found::PipeEnd))
 }
 
 /// Whether nobody has the other end: its readers see the end of the file, its writers an error.
 fn is_abandoned(seen: &Seen, view: &View<'_>) -> bool {
-    let Ok(end) = view.duplicate(seen.fd) else { return false };
+    let Ok(end) = view.duplicate(seen.fd) else {
+        return false;
+    };
     let mut polled = [PollFd::new(&end, PollFlags::empty())];
-    let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let at_once = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     rustix::event::poll(&mut polled, Some(&at_once)).is_ok()
-        && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+        && polled[0]
+            .revents()
+            .intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 /// Why a pipe is not one within the process.
@@ -89,44 +100,78 @@ pub(crate) fn content(reader: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     if bytes.len() == waiting {
         Ok(bytes)
     } else {
-        Err(io::Error::other(format!("only {} of its {waiting} bytes could be copied", bytes.len())))
+        Err(io::Error::other(format!(
+            "only {} of its {waiting} bytes could be copied",
+            bytes.len()
+        )))
     }
 }
 
-/// A new pipe, of which all descriptions are made.
+/// A new pipe, of which descriptions are handed out.
 #[derive(Debug)]
 pub(crate) struct NewPipe {
     reader: OwnedFd,
     writer: OwnedFd,
+    /// Whether the description of each end that was made with the pipe has been handed out.
+    handed_out: (bool, bool),
 }
 
 impl NewPipe {
-    /// Makes a pipe. Where the kernel refuses its size (an ordinary user's pipes may hold 64 MiB together) it has the usual one.
+    /// Makes a pipe. Where the kernel refuses its size (an ordinary user's pipes may hold 64 MiB
+    /// together) it has the usual one.
     ///
     /// # Errors
     /// Those of pipe2(2); [`ProcError::BadImage`] for a size that cannot be.
     pub fn new(image: &PipeImage) -> Result<Self, ProcError> {
         if image.capacity > GREATEST_CAPACITY {
-            return Err(ProcError::BadImage(format!("it has a pipe of {} bytes", image.capacity)));
+            return Err(ProcError::BadImage(format!(
+                "it has a pipe of {} bytes",
+                image.capacity
+            )));
         }
-        let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+        let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)
             .map_err(ProcError::system("making a pipe"))?;
         if let Err(errno) = rustix::pipe::fcntl_setpipe_size(&writer, image.capacity) {
-            tracing::warn!("a pipe of {} bytes is made smaller: {errno}", image.capacity);
+            tracing::warn!(
+                "a pipe of {} bytes is made smaller: {errno}",
+                image.capacity
+            );
         }
-        Ok(Self { reader, writer })
+        Ok(Self {
+            reader,
+            writer,
+            handed_out: (false, false),
+        })
     }
 
-    /// A description of one end, or of both, as its flags say.
+    /// A description of one end, or of both, as its flags say. The first of each end is the one
+    /// that was made with the pipe; others are opened, which shows in that they have `O_LARGEFILE`.
     ///
     /// # Errors
     /// Those of opening it through `/proc/self/fd`.
-    pub fn open(&self, flags: u32) -> Result<OwnedFd, ProcError> {
-        let end = if can_write(flags) && !can_read(flags) { &self.writer } else { &self.reader };
-        let path = format!("/proc/self/fd/{}", end.as_raw_fd());
-        // Opening an end does not wait for the other: we hold both.
-        let flags = OFlags::from_bits_retain(flags) & (OFlags::RWMODE | OFlags::NONBLOCK | OFlags::APPEND);
-        rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty()).map_err(ProcError::file("open", path))
+    pub fn description(&mut self, flags: u32) -> Result<OwnedFd, ProcError> {
+        let status = OFlags::from_bits_retain(flags) & (OFlags::NONBLOCK | OFlags::APPEND);
+        let first = match (can_read(flags), can_write(flags)) {
+            (true, false) => {
+                (!std::mem::replace(&mut self.handed_out.0, true)).then_some(&self.reader)
+            }
+            (false, true) => {
+                (!std::mem::replace(&mut self.handed_out.1, true)).then_some(&self.writer)
+            }
+            _ => None,
+        };
+        match first {
+            Some(end) => {
+                rustix::fs::fcntl_setfl(end, status)
+                    .map_err(ProcError::system("setting the flags of a pipe"))?;
+                end.try_clone()
+                    .map_err(ProcError::system("duplicating the end of a pipe"))
+            }
+            None => open_again(
+                &self.reader,
+                (OFlags::from_bits_retain(flags) & OFlags::RWMODE) | status,
+            ),
+        }
     }
 
     /// Puts its content in.
@@ -134,23 +179,39 @@ impl NewPipe {
     /// # Errors
     /// If it does not fit.
     pub fn fill(&self, content: &[u8]) -> Result<(), ProcError> {
+        // Through a description of our own that does not wait for room.
+        let writer = open_again(&self.writer, OFlags::WRONLY | OFlags::NONBLOCK)?;
         let mut rest = content;
         while !rest.is_empty() {
-            let written = rustix::io::write(self.writer.as_fd(), rest)
-                .map_err(ProcError::system(format!("putting the content of {} bytes into a pipe", content.len())))?;
+            let written = rustix::io::write(&writer, rest).map_err(ProcError::system(format!(
+                "putting the content of {} bytes into a pipe",
+                content.len()
+            )))?;
             rest = &rest[written..];
         }
         Ok(())
     }
 }
 
+/// Another description of a pipe. Opening one end does not wait for the other: we hold both.
+fn open_again(end: &OwnedFd, flags: OFlags) -> Result<OwnedFd, ProcError> {
+    let path = format!("/proc/self/fd/{}", end.as_raw_fd());
+    rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty())
+        .map_err(ProcError::file("open", path))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     #[test]
     fn content_is_copied_and_stays() {
-        let pipe = NewPipe::new(&PipeImage { capacity: 1 << 17, content: None }).unwrap();
+        let pipe = NewPipe::new(&PipeImage {
+            capacity: 1 << 17,
+            content: None,
+        })
+        .unwrap();
         assert_eq!(content(pipe.reader.as_fd()).unwrap(), b"");
         // Many small writes take a buffer each, up to the number of buffers.
         let mut expected = Vec::new();
@@ -159,22 +220,43 @@ mod tests {
             pipe.fill(&bytes).unwrap();
             expected.extend(bytes);
         }
+        assert_eq!(content(pipe.reader.as_fd()).unwrap(), expected);
+        assert_eq!(content(pipe.reader.as_fd()).unwrap(), expected);
         assert!(pipe.fill(&[0; 8192]).is_err());
-        assert_eq!(&content(pipe.reader.as_fd()).unwrap()[..expected.len()], expected);
-        assert!(content(pipe.reader.as_fd()).unwrap().starts_with(&expected));
-        let again = NewPipe::new(&PipeImage { capacity: 1 << 17, content: None }).unwrap();
+        let again = NewPipe::new(&PipeImage {
+            capacity: 1 << 17,
+            content: None,
+        })
+        .unwrap();
         again.fill(&expected).unwrap();
         assert_eq!(content(again.reader.as_fd()).unwrap(), expected);
     }
 
     #[test]
     fn descriptions_are_of_the_end_that_their_flags_say() {
-        let pipe = NewPipe::new(&PipeImage { capacity: 65536, content: None }).unwrap();
-        let writer = pipe.open(libc::O_WRONLY.cast_unsigned()).unwrap();
-        let reader = pipe.open((libc::O_RDONLY | libc::O_NONBLOCK).cast_unsigned()).unwrap();
+        let mut pipe = NewPipe::new(&PipeImage {
+            capacity: 65536,
+            content: None,
+        })
+        .unwrap();
+        let writer = pipe.description(libc::O_WRONLY.cast_unsigned()).unwrap();
+        let reader = pipe
+            .description((libc::O_RDONLY | libc::O_NONBLOCK).cast_unsigned())
+            .unwrap();
+        let other_reader = pipe.description(libc::O_RDONLY.cast_unsigned()).unwrap();
+        let both = pipe.description(libc::O_RDWR.cast_unsigned()).unwrap();
         drop(pipe);
+        let flags = |fd: &OwnedFd| rustix::fs::fcntl_getfl(fd).unwrap() - OFlags::LARGEFILE;
+        assert_eq!(flags(&reader), OFlags::RDONLY | OFlags::NONBLOCK);
+        assert_eq!(flags(&other_reader), OFlags::RDONLY);
+        assert_eq!(flags(&writer), OFlags::WRONLY);
+        assert_eq!(flags(&both), OFlags::RDWR);
+        drop((both, other_reader));
         let mut buffer = [0; 8];
-        assert_eq!(rustix::io::read(&reader, &mut buffer), Err(rustix::io::Errno::AGAIN));
+        assert_eq!(
+            rustix::io::read(&reader, &mut buffer),
+            Err(rustix::io::Errno::AGAIN)
+        );
         assert_eq!(rustix::io::write(&writer, b"abc"), Ok(3));
         drop(writer);
         assert_eq!(rustix::io::read(&reader, &mut buffer), Ok(3));
@@ -183,6 +265,12 @@ mod tests {
 
     #[test]
     fn absurd_sizes_are_refused() {
-        assert!(NewPipe::new(&PipeImage { capacity: usize::MAX, content: None }).is_err());
+        assert!(
+            NewPipe::new(&PipeImage {
+                capacity: usize::MAX,
+                content: None
+            })
+            .is_err()
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The first step of restoring descriptors: in init, before the new process is cloned, all objects are opened or made by
-//! ordinary calls. The clone inherits them at the same numbers.
+//! The first step of restoring descriptors: in init, before the new process is cloned, all objects
+//! are opened or made by ordinary calls. The clone inherits them at the same numbers.
 
 use super::pipe::NewPipe;
 use super::regular::{self, NamedType};
@@ -32,7 +32,8 @@ pub struct Prepared {
     pub(super) pipes: Vec<NewPipe>,
 }
 
-/// What has changed since the snapshot was taken so that the descriptors cannot come back. Creates nothing.
+/// What has changed since the snapshot was taken so that the descriptors cannot come back. Creates
+/// nothing.
 #[must_use]
 pub fn preflight(image: &FilesImage) -> Vec<Obstacle> {
     let mut obstacles = Vec::new();
@@ -40,7 +41,10 @@ pub fn preflight(image: &FilesImage) -> Vec<Obstacle> {
         match &description.object {
             Object::Named(file) => obstacles.extend(file.verify(description.flags).err()),
             Object::Device(device) if device.usual_path().is_none() => {
-                let why = format!("device {}:{} is none that can be opened again", device.major, device.minor);
+                let why = format!(
+                    "device {}:{} is none that can be opened again",
+                    device.major, device.minor
+                );
                 obstacles.push(Obstacle::new(device.path.to_string(), why));
             }
             _ => {}
@@ -57,11 +61,15 @@ impl Prepared {
     pub fn new(image: &FilesImage, ctx: &RestoreContext<'_>) -> Result<Self, ProcError> {
         image.validate()?;
         raise_descriptor_limit(image, ctx)?;
-        let pipes = image.pipes.iter().map(NewPipe::new).collect::<Result<Vec<_>, _>>()?;
+        let mut pipes = image
+            .pipes
+            .iter()
+            .map(NewPipe::new)
+            .collect::<Result<Vec<_>, _>>()?;
         let sources = image
             .descriptions
             .iter()
-            .map(|description| source(description, image, &pipes, ctx))
+            .map(|description| source(description, image, &mut pipes, ctx))
             .collect::<Result<_, _>>()?;
         Ok(Self { sources, pipes })
     }
@@ -70,23 +78,28 @@ impl Prepared {
 fn source(
     description: &Description,
     image: &FilesImage,
-    pipes: &[NewPipe],
+    pipes: &mut [NewPipe],
     ctx: &RestoreContext<'_>,
 ) -> Result<Source, ProcError> {
     let flags = description.flags;
     let fd = match &description.object {
         Object::External { key } => return ctx.external(key).map(Source::Context),
         Object::Stdio(stdio) => return stream(ctx.stdio()[stdio.fd as usize % 3], flags, ctx),
-        Object::Named(file) if file.file_type == NamedType::OwnProc => return Ok(Source::OpenedThere),
+        Object::Named(file) if file.file_type == NamedType::OwnProc => {
+            return Ok(Source::OpenedThere);
+        }
         Object::Named(file) => file.open(flags)?,
         Object::Removed(open) => {
             let object = ctx.object(image.removed[open.file].object)?;
             regular::open_at(&descriptor_path(object), flags, open.offset)?
         }
-        Object::Pipe(end) => pipes[end.pipe].open(flags)?,
+        Object::Pipe(end) => pipes[end.pipe].description(flags)?,
         Object::Device(device) => {
             let path = device.usual_path().ok_or_else(|| {
-                ProcError::BadImage(format!("device {} is none that can be opened again", device.path))
+                ProcError::BadImage(format!(
+                    "device {} is none that can be opened again",
+                    device.path
+                ))
             })?;
             regular::open_at(Path::new(path), flags, 0)?
         }
@@ -96,30 +109,35 @@ fn source(
     above(&fd, ctx).map(Source::Own)
 }
 
-/// A standard stream of the restart. The description belongs to whoever started the restart as well: if the program had
-/// it non-blocking and it is not, or the other way round, it gets one of its own, where the object can be opened again.
+/// A standard stream of the restart. The description belongs to whoever started the restart as
+/// well: if the program had it non-blocking and it is not, or the other way round, it gets one of
+/// its own, where the object can be opened again.
 fn stream(fd: RemoteFd, flags: u32, ctx: &RestoreContext<'_>) -> Result<Source, ProcError> {
     let path = descriptor_path(fd);
-    let error = |what| move |errno: rustix::io::Errno| ProcError::file(what, descriptor_path(fd))(errno);
+    let error =
+        |what| move |errno: rustix::io::Errno| ProcError::file(what, descriptor_path(fd))(errno);
     let duplicate = duplicate(fd)?;
     let present = rustix::fs::fcntl_getfl(&duplicate).map_err(error("read the flags of"))?;
     let nonblocking = has_flag(flags, libc::O_NONBLOCK);
     if present.contains(OFlags::NONBLOCK) == nonblocking {
         return Ok(Source::Context(fd));
     }
-    let mut wanted = OFlags::from_bits_retain(present.bits() & ACCESS_MODE) | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let mut wanted =
+        OFlags::from_bits_retain(present.bits() & ACCESS_MODE) | OFlags::CLOEXEC | OFlags::NOCTTY;
     wanted.set(OFlags::NONBLOCK, nonblocking);
     wanted.set(OFlags::APPEND, present.contains(OFlags::APPEND));
-    let is_file =
-        rustix::fs::fstat(&duplicate).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
-    // Another description of a file would have another offset, and writes would overwrite each other; files never block anyway.
+    let is_file = rustix::fs::fstat(&duplicate)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
+    // Another description of a file would have another offset, and writes would overwrite each
+    // other; files never block anyway.
     if is_file {
         return Ok(Source::Context(fd));
     }
     match rustix::fs::open(&path, wanted, Mode::empty()) {
         Ok(own) => above(&own, ctx).map(Source::Own),
         Err(_) => {
-            // A socket, or a terminal that another user has opened. A program that waits for events would hang if it blocked.
+            // A socket, or a terminal that another user has opened. A program that waits for events
+            // would hang if it blocked.
             let mut changed = present;
             changed.set(OFlags::NONBLOCK, nonblocking);
             rustix::fs::fcntl_setfl(&duplicate, changed).map_err(error("set the flags of"))?;
@@ -131,7 +149,9 @@ fn stream(fd: RemoteFd, flags: u32, ctx: &RestoreContext<'_>) -> Result<Source, 
 /// Applies the seals of memory files, as far as the kernel lets us. Their content must be complete.
 pub(super) fn seal(image: &FilesImage, ctx: &RestoreContext<'_>) -> Result<(), ProcError> {
     for removed in &image.removed {
-        let Some(seals) = removed.seals.map(SealFlags::from_bits_retain) else { continue };
+        let Some(seals) = removed.seals.map(SealFlags::from_bits_retain) else {
+            continue;
+        };
         let file = duplicate(ctx.object(removed.object)?)?;
         let result = match rustix::fs::fcntl_get_seals(&file) {
             Ok(present) if present.contains(seals) => Ok(()),
@@ -150,26 +170,42 @@ fn descriptor_path(fd: RemoteFd) -> std::path::PathBuf {
 
 /// A second descriptor of one that the context keeps.
 fn duplicate(fd: RemoteFd) -> Result<OwnedFd, ProcError> {
-    snapify_sys::fd::duplicate(fd.0, 0).map_err(ProcError::system(format!("duplicating descriptor {fd}")))
+    snapify_sys::fd::duplicate(fd.0, 0)
+        .map_err(ProcError::system(format!("duplicating descriptor {fd}")))
 }
 
 /// Moves a descriptor to a number above all those of the image.
 fn above(fd: &OwnedFd, ctx: &RestoreContext<'_>) -> Result<OwnedFd, ProcError> {
-    rustix::io::fcntl_dupfd_cloexec(fd, ctx.first_inherited().0)
-        .map_err(ProcError::system(format!("moving descriptor {} above those of the program", fd.as_raw_fd())))
+    rustix::io::fcntl_dupfd_cloexec(fd, ctx.first_inherited().0).map_err(ProcError::system(
+        format!(
+            "moving descriptor {} above those of the program",
+            fd.as_raw_fd()
+        ),
+    ))
 }
 
 /// Makes room for all numbers; the program's own limits are set at the end.
 fn raise_descriptor_limit(image: &FilesImage, ctx: &RestoreContext<'_>) -> Result<(), ProcError> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    rustix::process::setrlimit(Resource::Nofile, raised).map_err(ProcError::system("raising the limit of open files"))?;
-    let needed = u64::from(ctx.first_inherited().0.cast_unsigned()) + image.descriptions.len() as u64;
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    rustix::process::setrlimit(Resource::Nofile, raised)
+        .map_err(ProcError::system("raising the limit of open files"))?;
+    let needed =
+        u64::from(ctx.first_inherited().0.cast_unsigned()) + image.descriptions.len() as u64;
     match limit.maximum {
         Some(most) if most < needed => {
-            let why = format!("the program needs numbers up to {needed} for its descriptors, but the limit here is {most}");
-            let obstacle = Obstacle::new("limit of open files", why).with_hint("raise it with ulimit -n");
-            Err(ProcError::Unsupported { pid: Pid(ctx.image.pid), obstacles: vec![obstacle] })
+            let why = format!(
+                "the program needs numbers up to {needed} for its descriptors, but the limit here is {most}"
+            );
+            let obstacle =
+                Obstacle::new("limit of open files", why).with_hint("raise it with ulimit -n");
+            Err(ProcError::Unsupported {
+                pid: Pid(ctx.image.pid),
+                obstacles: vec![obstacle],
+            })
         }
         _ => Ok(()),
     }

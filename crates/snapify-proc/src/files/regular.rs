@@ -1,4 +1,5 @@
-//! Files and directories: those with a name are opened by it again, those without one come back with their content.
+//! Files and directories: those with a name are opened by it again, those without one come back
+//! with their content.
 
 use super::inherit::{Stdio, standard_stream};
 use super::survey::{Found, Recognized, Seen, View};
@@ -62,8 +63,8 @@ pub struct OpenRemoved {
     pub offset: i64,
 }
 
-/// Flags of open(2) that a description is opened with again. Not among them are those that act only once (`O_CREAT`,
-/// `O_TRUNC`) and what `O_TMPFILE` leaves behind.
+/// Flags of open(2) that a description is opened with again. Not among them are those that act only
+/// once (`O_CREAT`, `O_TRUNC`) and what `O_TMPFILE` leaves behind.
 const REOPEN_FLAGS: OFlags = OFlags::RWMODE
     .union(OFlags::APPEND)
     .union(OFlags::NONBLOCK)
@@ -80,8 +81,15 @@ const MEMFD: &[u8] = b"/memfd:";
 
 // File system types (linux/magic.h) whose regular files are none.
 const PROC: FsWord = 0x9fa0;
-const KERNEL_MADE: [FsWord; 7] =
-    [PROC, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x6462_6720, 0x7472_6163, 0x7363_6673];
+const KERNEL_MADE: [FsWord; 7] = [
+    PROC,
+    0x6265_6572,
+    0x0027_e0eb,
+    0x6367_7270,
+    0x6462_6720,
+    0x7472_6163,
+    0x7363_6673,
+];
 const MESSAGE_QUEUES: FsWord = 0x1980_0202;
 const HUGE_PAGES: FsWord = 0x9584_58f6;
 const SECRET_MEMORY: FsWord = 0x5345_434d;
@@ -96,23 +104,27 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
     };
     if seen.link.as_bytes().first() != Some(&b'/') {
         // Other kernel objects have links such as "mnt:[4026531841]".
-        return seen.link.as_bytes().starts_with(b"(unreachable)").then(|| {
-            Err(seen.obstacle("its path lies outside of what can be reached from here"))
-        });
+        return seen
+            .link
+            .as_bytes()
+            .starts_with(b"(unreachable)")
+            .then(|| Err(seen.obstacle("its path lies outside of what can be reached from here")));
     }
     let found = match file_system(seen, view) {
         Err(obstacle) => Err(obstacle),
         Ok(PROC) => proc_file(seen, view),
         Ok(kind) if KERNEL_MADE.contains(&kind) => named(seen, NamedType::Kernel),
-        Ok(MESSAGE_QUEUES) => Err(seen.obstacle("it is a POSIX message queue, which is not supported")),
+        Ok(MESSAGE_QUEUES) => {
+            Err(seen.obstacle("it is a POSIX message queue, which is not supported"))
+        }
         Ok(HUGE_PAGES) => Err(seen.obstacle("it is a file of huge pages, which is not supported")),
         Ok(SECRET_MEMORY) => Err(seen.obstacle("it is secret memory, which nobody else may read")),
         Ok(DMA_BUFFERS) => Err(seen.obstacle("it is a buffer of a device, which is not supported")),
         Ok(_) if seen.stat.st_nlink == 0 => removed(seen, named_type),
         Ok(_) => named(seen, named_type),
     };
-    // A standard stream that we cannot open again, such as a log file that root has opened for a user's program, is like
-    // a pipe to somebody else.
+    // A standard stream that we cannot open again, such as a log file that root has opened for a
+    // user's program, is like a pipe to somebody else.
     match (&found, standard_stream(seen, view)) {
         (Err(_), Some(fd)) => Some(Ok(Found::Whole(Object::Stdio(Stdio::new(fd, seen))))),
         _ => Some(found),
@@ -123,7 +135,10 @@ fn file_system(seen: &Seen, view: &View<'_>) -> Result<FsWord, Obstacle> {
     let path = format!("/proc/{}/fd/{}", view.proc.pid(), seen.fd);
     match rustix::fs::statfs(path) {
         Ok(status) => Ok(status.f_type),
-        Err(errno) => Err(seen.obstacle(format!("its file system cannot be looked at: {}", io::Error::from(errno)))),
+        Err(errno) => Err(seen.obstacle(format!(
+            "its file system cannot be looked at: {}",
+            io::Error::from(errno)
+        ))),
     }
 }
 
@@ -142,23 +157,32 @@ fn named(seen: &Seen, file_type: NamedType) -> Result<Found, Obstacle> {
         return Err(seen.obstacle(why).with_hint(hint));
     }
     if let Err(errno) = may_open(path, seen.flags()) {
-        return Err(seen.obstacle(format!("it could not be opened again: {}", io::Error::from(errno))));
+        return Err(seen.obstacle(format!(
+            "it could not be opened again: {}",
+            io::Error::from(errno)
+        )));
     }
     Ok(whole(seen, seen.link.clone(), file_type))
 }
 
 fn whole(seen: &Seen, path: ImagePath, file_type: NamedType) -> Found {
     let identity = FileIdentity::new(path, &seen.stat);
-    Found::Whole(Object::Named(NamedFile { identity, offset: seen.info.pos, file_type }))
+    Found::Whole(Object::Named(NamedFile {
+        identity,
+        offset: seen.info.pos,
+        file_type,
+    }))
 }
 
-/// A file of `/proc`: that of the whole system, or of the process itself, whatever number its directory has in the PID
-/// namespace that this `/proc` was mounted for.
+/// A file of `/proc`: that of the whole system, or of the process itself, whatever number its
+/// directory has in the PID namespace that this `/proc` was mounted for.
 fn proc_file(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
     let path = seen.link.as_bytes();
     let mut parts = path.splitn(4, |&b| b == b'/').skip(2);
     let directory = parts.next().unwrap_or_default();
-    let own = [view.proc.pid(), view.inner_pid].iter().any(|pid| pid.to_string().as_bytes() == directory);
+    let own = [view.proc.pid(), view.inner_pid]
+        .iter()
+        .any(|pid| pid.to_string().as_bytes() == directory);
     if own {
         let rest = parts.next().unwrap_or_default();
         let path = [b"/proc/self/", rest].concat();
@@ -167,10 +191,14 @@ fn proc_file(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
     if directory.iter().all(u8::is_ascii_digit) && !directory.is_empty() {
         return Err(seen.obstacle("it is about another process"));
     }
-    // Numbers of /proc's inodes are made up as they are looked for, and another mount of it has another device number.
+    // Numbers of /proc's inodes are made up as they are looked for, and another mount of it has
+    // another device number.
     match may_open(&seen.link, seen.flags()) {
         Ok(()) => Ok(whole(seen, seen.link.clone(), NamedType::Kernel)),
-        Err(errno) => Err(seen.obstacle(format!("it could not be opened again: {}", io::Error::from(errno)))),
+        Err(errno) => Err(seen.obstacle(format!(
+            "it could not be opened again: {}",
+            io::Error::from(errno)
+        ))),
     }
 }
 
@@ -185,14 +213,16 @@ fn may_open(path: &Path, flags: u32) -> rustix::io::Result<()> {
     rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS)
 }
 
-/// A descriptor of ours from which the content of a removed file can be read without moving anyone's offset.
+/// A descriptor of ours, with an offset of its own, from which the content of a removed file can be
+/// read: the link of `/proc` opens the file itself.
 pub(crate) fn content(seen: &Seen, view: &View<'_>) -> io::Result<OwnedFd> {
-    if can_read(seen.flags()) && !has_flag(seen.flags(), libc::O_DIRECT) && !has_flag(seen.flags(), libc::O_PATH) {
-        return view.duplicate(seen.fd);
-    }
-    // The link of /proc opens the file itself, as another description.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(view.proc.dir(), format!("fd/{}", seen.fd), flags, Mode::empty())?)
+    Ok(rustix::fs::openat(
+        view.proc.dir(),
+        format!("fd/{}", seen.fd),
+        flags,
+        Mode::empty(),
+    )?)
 }
 
 /// The directory that a removed file was in, for making its successor on the same file system.
@@ -201,7 +231,9 @@ pub(crate) fn directory(seen: &Seen) -> Option<ImagePath> {
         return None;
     }
     let directory = seen.link.parent()?;
-    rustix::fs::stat(directory).is_ok_and(|stat| stat.st_dev == seen.stat.st_dev).then(|| directory.into())
+    rustix::fs::stat(directory)
+        .is_ok_and(|stat| stat.st_dev == seen.stat.st_dev)
+        .then(|| directory.into())
 }
 
 /// The seals of a file made by memfd_create(2).
@@ -211,39 +243,57 @@ pub(crate) fn seals(seen: &Seen, file: &OwnedFd) -> Option<u32> {
 }
 
 impl NamedFile {
-    /// Whether the file can be opened again and is long enough to go on with. It may have grown since: the program itself may have
-    /// written more after the snapshot, and writes that again.
+    /// Whether the file can be opened again and is long enough to go on with. It may have grown
+    /// since: the program itself may have written more after the snapshot, and writes that again.
     ///
     /// # Errors
     /// An obstacle that names it.
     pub fn verify(&self, flags: u32) -> Result<(), Obstacle> {
         let path = self.identity.path.as_path();
         let refuse = |why: String| Obstacle::new(format!("open file {}", self.identity.path), why);
-        let look = if self.file_type == NamedType::Link { rustix::fs::lstat } else { rustix::fs::stat };
+        let look = if self.file_type == NamedType::Link {
+            rustix::fs::lstat
+        } else {
+            rustix::fs::stat
+        };
         let stat: Stat = match (self.file_type, look(path)) {
             (NamedType::OwnProc, _) => return Ok(()),
             (_, Ok(stat)) => stat,
             (_, Err(errno)) => return Err(refuse(io::Error::from(errno).to_string())),
         };
         let same_type = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => matches!(self.file_type, NamedType::Regular | NamedType::Kernel),
-            FileType::Directory => matches!(self.file_type, NamedType::Directory | NamedType::Kernel),
+            FileType::RegularFile => {
+                matches!(self.file_type, NamedType::Regular | NamedType::Kernel)
+            }
+            FileType::Directory => {
+                matches!(self.file_type, NamedType::Directory | NamedType::Kernel)
+            }
             FileType::Symlink => self.file_type == NamedType::Link,
             _ => false,
         };
         if !same_type {
-            return Err(refuse("it is of another type than when the snapshot was taken".into()));
+            return Err(refuse(
+                "it is of another type than when the snapshot was taken".into(),
+            ));
         }
-        let (before, now) = (self.identity.bytes, u64::try_from(stat.st_size).unwrap_or(0));
+        let (before, now) = (
+            self.identity.bytes,
+            u64::try_from(stat.st_size).unwrap_or(0),
+        );
         if self.file_type == NamedType::Regular && now < before {
-            let why = format!("it was changed after the snapshot was taken: it had {before} bytes and has {now} now");
+            let why = format!(
+                "it was changed after the snapshot was taken: it had {before} bytes and has {now} now"
+            );
             return Err(refuse(why));
         }
         if self.file_type == NamedType::Regular
             && !can_write(flags)
             && identity::modified_ns(&stat) != self.identity.modified_ns
         {
-            tracing::warn!("{}: changed since the snapshot was taken; the program goes on reading it", self.identity.path);
+            tracing::warn!(
+                "{}: changed since the snapshot was taken; the program goes on reading it",
+                self.identity.path
+            );
         }
         may_open(path, flags).map_err(|errno| refuse(io::Error::from(errno).to_string()))
     }
@@ -264,18 +314,28 @@ impl NamedFile {
 
 /// Opens what `path` leads to with the flags of a description, at an offset.
 pub(crate) fn open_at(path: &Path, flags: u32, offset: i64) -> Result<OwnedFd, ProcError> {
-    let open = |flags| rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty());
+    let open = |flags| {
+        rustix::fs::open(
+            path,
+            flags | OFlags::CLOEXEC | OFlags::NOCTTY,
+            Mode::empty(),
+        )
+    };
     let flags = reopen_flags(flags);
     let fd = match open(flags) {
         // O_NOATIME is for the owner only, and it is no more than a hint.
-        Err(rustix::io::Errno::PERM) if flags.contains(OFlags::NOATIME) => open(flags - OFlags::NOATIME),
+        Err(rustix::io::Errno::PERM) if flags.contains(OFlags::NOATIME) => {
+            open(flags - OFlags::NOATIME)
+        }
         other => other,
     };
     let fd = fd.map_err(ProcError::file("open", path))?;
     if offset != 0 && !flags.contains(OFlags::PATH) {
-        let offset = u64::try_from(offset)
-            .map_err(|_| ProcError::BadImage(format!("{} is open at offset {offset}", path.display())))?;
-        rustix::fs::seek(&fd, SeekFrom::Start(offset)).map_err(ProcError::file("set the offset of", path))?;
+        let offset = u64::try_from(offset).map_err(|_| {
+            ProcError::BadImage(format!("{} is open at offset {offset}", path.display()))
+        })?;
+        rustix::fs::seek(&fd, SeekFrom::Start(offset))
+            .map_err(ProcError::file("set the offset of", path))?;
     }
     Ok(fd)
 }
@@ -290,7 +350,11 @@ mod tests {
 
     fn named_file(path: &Path, offset: i64) -> NamedFile {
         let identity = FileIdentity::new(path.into(), &rustix::fs::stat(path).unwrap());
-        NamedFile { identity, offset, file_type: NamedType::Regular }
+        NamedFile {
+            identity,
+            offset,
+            file_type: NamedType::Regular,
+        }
     }
 
     #[test]
@@ -301,8 +365,15 @@ mod tests {
         let fd = named_file(file.path(), 4).open(flags).unwrap();
         assert_eq!(rustix::fs::tell(&fd), Ok(4));
         assert_eq!(std::fs::read(file.path()).unwrap().len(), 10);
-        assert!(rustix::fs::fcntl_getfl(&fd).unwrap().contains(OFlags::APPEND | OFlags::RDWR));
-        assert!(matches!(named_file(file.path(), -4).open(flags), Err(ProcError::BadImage(_))));
+        assert!(
+            rustix::fs::fcntl_getfl(&fd)
+                .unwrap()
+                .contains(OFlags::APPEND | OFlags::RDWR)
+        );
+        assert!(matches!(
+            named_file(file.path(), -4).open(flags),
+            Err(ProcError::BadImage(_))
+        ));
     }
 
     #[test]
@@ -313,10 +384,22 @@ mod tests {
         std::fs::write(file.path(), "0123456789ab").unwrap();
         image.verify(0).unwrap();
         std::fs::write(file.path(), "012345678").unwrap();
-        assert!(image.verify(0).unwrap_err().why.contains("had 10 bytes and has 9"));
+        assert!(
+            image
+                .verify(0)
+                .unwrap_err()
+                .why
+                .contains("had 10 bytes and has 9")
+        );
         image.identity.path = ImagePath::from_bytes("/");
         assert!(image.verify(0).unwrap_err().why.contains("another type"));
         image.identity.path = ImagePath::from_bytes("/nowhere/at/all");
-        assert!(image.verify(0).unwrap_err().object.contains("/nowhere/at/all"));
+        assert!(
+            image
+                .verify(0)
+                .unwrap_err()
+                .object
+                .contains("/nowhere/at/all")
+        );
     }
 }

@@ -7,9 +7,10 @@ use snapify_sys::kcmp::{Kind, kcmp};
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-/// Gives each descriptor the index of its group: descriptors of one group share a description, which the first of them
-/// represents. Only descriptors that look alike are compared by the kernel (kcmp(2)), and sorted by its answers, so that
-/// thousands of descriptors take no thousands squared questions.
+/// Gives each descriptor the index of its group: descriptors of one group share a description,
+/// which the first of them represents. Only descriptors that look alike are compared by the kernel
+/// (kcmp(2)), and sorted by its answers, so that thousands of descriptors take no thousands squared
+/// questions.
 pub(super) fn group(pid: Pid, all: &[(Seen, Found)]) -> Result<Vec<usize>, ProcError> {
     let mut alike: HashMap<_, Vec<usize>> = HashMap::new();
     for (index, (seen, _)) in all.iter().enumerate() {
@@ -26,7 +27,8 @@ pub(super) fn group(pid: Pid, all: &[(Seen, Found)]) -> Result<Vec<usize>, ProcE
                 Ordering::Equal
             })
         };
-        // A stable sort keeps equal ones in ascending order, so that the first of them has the lowest number.
+        // A stable sort keeps equal ones in ascending order, so that the first of them has the
+        // lowest number.
         members.sort_by(|&a, &b| compare(a, b));
         for at in 1..members.len() {
             let (before, this) = (members[at - 1], members[at]);
@@ -35,10 +37,19 @@ pub(super) fn group(pid: Pid, all: &[(Seen, Found)]) -> Result<Vec<usize>, ProcE
             }
         }
         match failed {
-            // Containers forbid the call now and then. Descriptors of one file with the same flags and offset are nearly always
-            // duplicates; eventfds and epolls, which all share one inode, are not.
-            Some(error) if all[members[0]].0.link.as_bytes().starts_with(b"anon_inode:") => {
-                return Err(ProcError::system(format!("comparing descriptors of process {pid}"))(error));
+            // Containers forbid the call now and then. Descriptors of one file with the same flags
+            // and offset are nearly always duplicates; eventfds and epolls, which all share one
+            // inode, are not.
+            Some(error)
+                if all[members[0]]
+                    .0
+                    .link
+                    .as_bytes()
+                    .starts_with(b"anon_inode:") =>
+            {
+                return Err(ProcError::system(format!(
+                    "comparing descriptors of process {pid}"
+                ))(error));
             }
             _ => {}
         }

@@ -1,7 +1,10 @@
-//! Looking at all descriptors of a process through `/proc`, and recognizing what they lead to. This needs no stop, so
-//! that it serves `check` as well as capture.
+//! Looking at all descriptors of a process through `/proc`, and recognizing what they lead to. This
+//! needs no stop, so that it serves `check` as well as capture.
 
-use super::{Object, can_read, can_write, device, epoll, eventfd, external, has_flag, holders, inherit, pipe, regular};
+use super::{
+    Object, can_read, can_write, device, epoll, eventfd, external, has_flag, holders, inherit,
+    pipe, regular,
+};
 use crate::error::{Obstacle, ProcError};
 use crate::external::External;
 use crate::ids::{Pid, RemoteFd};
@@ -27,7 +30,12 @@ pub(crate) struct Seen {
 impl Seen {
     fn look(proc: &ProcDir, fd: RemoteFd) -> Result<Self, ProcError> {
         let name = format!("fd/{fd}");
-        Ok(Self { fd, info: proc.fdinfo(fd)?, stat: proc.stat_of(&name)?, link: proc.link(&name)? })
+        Ok(Self {
+            fd,
+            info: proc.fdinfo(fd)?,
+            stat: proc.stat_of(&name)?,
+            link: proc.link(&name)?,
+        })
     }
 
     pub fn file_type(&self) -> FileType {
@@ -65,7 +73,8 @@ pub(crate) enum Found {
     PipeEnd,
 }
 
-/// What a kind of object makes of a descriptor: nothing if it is not of its kind, or why it cannot be saved.
+/// What a kind of object makes of a descriptor: nothing if it is not of its kind, or why it cannot
+/// be saved.
 pub(crate) type Recognized = Option<Result<Found, Obstacle>>;
 
 /// What is known of a whole process while its descriptors are looked at.
@@ -96,7 +105,11 @@ impl View<'_> {
 
     /// Our own descriptor of the same open file description (pidfd_getfd(2)).
     pub fn duplicate(&self, fd: RemoteFd) -> io::Result<OwnedFd> {
-        Ok(rustix::process::pidfd_getfd(&self.pidfd, fd.0, PidfdGetfdFlags::empty())?)
+        Ok(rustix::process::pidfd_getfd(
+            &self.pidfd,
+            fd.0,
+            PidfdGetfdFlags::empty(),
+        )?)
     }
 }
 
@@ -120,12 +133,17 @@ impl<'a> Survey<'a> {
         for fd in proc.fds()? {
             match Seen::look(proc, fd) {
                 Ok(one) => seen.push(one),
-                Err(ProcError::Proc { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                Err(ProcError::Proc { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                }
                 Err(error) => return Err(error),
             }
         }
         let view = View::new(proc, externals, &seen)?;
-        let mut survey = Self { view, recognized: Vec::with_capacity(seen.len()), obstacles: Vec::new() };
+        let mut survey = Self {
+            view,
+            recognized: Vec::with_capacity(seen.len()),
+            obstacles: Vec::new(),
+        };
         survey.obstacles.extend(external::missing(externals, &seen));
         for one in seen {
             match recognize(&one, &survey.view) {
@@ -143,13 +161,18 @@ impl<'a> View<'a> {
         let pidfd = rustix::process::Pid::from_raw(pid.0)
             .ok_or(rustix::io::Errno::SRCH)
             .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()))
-            .map_err(ProcError::system(format!("opening a descriptor of process {pid}")))?;
+            .map_err(ProcError::system(format!(
+                "opening a descriptor of process {pid}"
+            )))?;
         let mut stdio = [const { None }; 3];
         let mut pipes: HashMap<u64, (bool, bool)> = HashMap::new();
         let mut by_object: HashMap<(u64, u64), Vec<RemoteFd>> = HashMap::new();
         for one in seen {
             by_object.entry(one.object_id()).or_default().push(one.fd);
-            if let Some(slot) = usize::try_from(one.fd.0).ok().and_then(|fd| stdio.get_mut(fd)) {
+            if let Some(slot) = usize::try_from(one.fd.0)
+                .ok()
+                .and_then(|fd| stdio.get_mut(fd))
+            {
                 *slot = Some(one.clone());
             }
             if pipe::is_anonymous(one) {
@@ -158,11 +181,29 @@ impl<'a> View<'a> {
                 ends.1 |= can_write(one.flags());
             }
         }
-        let whole: Vec<u64> = pipes.iter().filter(|(_, ends)| **ends == (true, true)).map(|(inode, _)| *inode).collect();
-        let holders = if whole.is_empty() { HashMap::new() } else { holders::of_pipes(&whole, pid)? };
+        let whole: Vec<u64> = pipes
+            .iter()
+            .filter(|(_, ends)| **ends == (true, true))
+            .map(|(inode, _)| *inode)
+            .collect();
+        let holders = if whole.is_empty() {
+            HashMap::new()
+        } else {
+            holders::of_pipes(&whole, pid)?
+        };
         let terminal = proc.stat()?.tty;
         let inner_pid = proc.status()?.inner_tgid();
-        Ok(Self { proc, externals, inner_pid, terminal, stdio, pipes, holders, by_object, pidfd })
+        Ok(Self {
+            proc,
+            externals,
+            inner_pid,
+            terminal,
+            stdio,
+            pipes,
+            holders,
+            by_object,
+            pidfd,
+        })
     }
 }
 
@@ -181,17 +222,22 @@ fn recognize(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
 
 /// `O_ASYNC`: who gets the signals is not saved.
 fn signals_on_input(seen: &Seen) -> Recognized {
-    has_flag(seen.info.flags, libc::O_ASYNC)
-        .then(|| Err(seen.obstacle("it has signals on input switched on (O_ASYNC), which is not supported")))
+    has_flag(seen.info.flags, libc::O_ASYNC).then(|| {
+        Err(seen.obstacle("it has signals on input switched on (O_ASYNC), which is not supported"))
+    })
 }
 
 /// Says in a user's words what an unsupported descriptor is.
 fn describe_unknown(seen: &Seen, view: &View<'_>) -> String {
     let what = match (seen.file_type(), seen.link.as_bytes()) {
         (FileType::Socket, _) => socket_name(seen, view),
-        (FileType::Fifo, _) if pipe::is_anonymous(seen) => return pipe::describe_foreign(seen, view),
+        (FileType::Fifo, _) if pipe::is_anonymous(seen) => {
+            return pipe::describe_foreign(seen, view);
+        }
         (FileType::Fifo, _) => "a named pipe".into(),
-        (FileType::CharacterDevice, b"/dev/ptmx" | b"/dev/pts/ptmx") => "the master side of a pseudo-terminal".into(),
+        (FileType::CharacterDevice, b"/dev/ptmx" | b"/dev/pts/ptmx") => {
+            "the master side of a pseudo-terminal".into()
+        }
         (FileType::CharacterDevice, _) => "a device".into(),
         (FileType::BlockDevice, _) => "a block device".into(),
         (_, b"anon_inode:[io_uring]") => "an io_uring instance".into(),
@@ -203,7 +249,9 @@ fn describe_unknown(seen: &Seen, view: &View<'_>) -> String {
         (_, b"anon_inode:[userfaultfd]") => "a userfaultfd".into(),
         (_, b"anon_inode:[perf_event]") => "a performance counter".into(),
         (_, link) if link.starts_with(b"pidfd:") => "a pidfd".into(),
-        (_, link) if link.starts_with(b"anon_inode:") => "a kernel object of a kind that is not known here".into(),
+        (_, link) if link.starts_with(b"anon_inode:") => {
+            "a kernel object of a kind that is not known here".into()
+        }
         (_, link) if link.contains(&b':') => "a namespace or another kernel object".into(),
         _ => "of a kind that is not known here".into(),
     };
@@ -212,7 +260,9 @@ fn describe_unknown(seen: &Seen, view: &View<'_>) -> String {
 
 fn socket_name(seen: &Seen, view: &View<'_>) -> String {
     use rustix::net::{AddressFamily, SocketType, sockopt};
-    let Ok(socket) = view.duplicate(seen.fd) else { return "a socket".into() };
+    let Ok(socket) = view.duplicate(seen.fd) else {
+        return "a socket".into();
+    };
     let family = match sockopt::socket_domain(&socket) {
         Ok(AddressFamily::UNIX) => "UNIX",
         Ok(AddressFamily::INET) => "IPv4",

@@ -1,5 +1,5 @@
-//! `/proc/PID/fdinfo/FD` (proc_pid_fdinfo(5)): offset and flags of a descriptor, its file locks, and what eventfd
-//! and epoll instances hold.
+//! `/proc/PID/fdinfo/FD` (proc_pid_fdinfo(5)): offset and flags of a descriptor, its file locks,
+//! and what eventfd and epoll instances hold.
 
 use super::text::{self, Malformed};
 
@@ -70,7 +70,9 @@ impl FdInfo {
         let mut info = Self::default();
         let (mut seen_pos, mut seen_flags) = (false, false);
         for line in text::lines(text) {
-            let Some((key, value)) = text::key_value(line) else { continue };
+            let Some((key, value)) = text::key_value(line) else {
+                continue;
+            };
             let malformed = |what| Malformed::new(what, line);
             match key {
                 b"pos" => {
@@ -88,8 +90,12 @@ impl FdInfo {
                         Some(text::unsigned(value, 16).ok_or_else(|| malformed("eventfd count"))?);
                 }
                 b"eventfd-semaphore" => info.eventfd_semaphore = value != b"0",
-                b"tfd" => info.epoll.push(epoll_entry(line).ok_or_else(|| malformed("epoll entry"))?),
-                b"lock" => info.locks.extend(lock(value).ok_or_else(|| malformed("file lock"))?),
+                b"tfd" => info
+                    .epoll
+                    .push(epoll_entry(line).ok_or_else(|| malformed("epoll entry"))?),
+                b"lock" => info
+                    .locks
+                    .extend(lock(value).ok_or_else(|| malformed("file lock"))?),
                 _ => {}
             }
         }
@@ -102,8 +108,12 @@ impl FdInfo {
 
 /// `tfd:        5 events:       19 data:                5  pos:0 ino:61af sdev:7`
 fn epoll_entry(line: &[u8]) -> Option<EpollEntry> {
-    // Values may touch their key ("ino:61af") or not ("events:       19"): make every colon a blank.
-    let spaced: Vec<u8> = line.iter().map(|&b| if b == b':' { b' ' } else { b }).collect();
+    // Values may touch their key ("ino:61af") or not ("events:       19"): make every colon a
+    // blank.
+    let spaced: Vec<u8> = line
+        .iter()
+        .map(|&b| if b == b':' { b' ' } else { b })
+        .collect();
     let words: Vec<&[u8]> = text::words(&spaced).collect();
     let value = |name: &[u8]| {
         let at = words.iter().step_by(2).position(|word| *word == name)?;
@@ -124,7 +134,9 @@ fn lock(value: &[u8]) -> Option<Option<Lock>> {
     if words.get(1) == Some(&&b"->"[..]) {
         return Some(None);
     }
-    let [_, kind, _, mode, _, _, start, last] = words[..] else { return None };
+    let [_, kind, _, mode, _, _, start, last] = words[..] else {
+        return None;
+    };
     Some(Some(Lock {
         kind: match kind {
             b"FLOCK" => LockKind::Flock,
@@ -135,7 +147,11 @@ fn lock(value: &[u8]) -> Option<Option<Lock>> {
         },
         exclusive: mode == b"WRITE",
         start: text::unsigned(start, 10)?,
-        last: if last == b"EOF" { None } else { Some(text::unsigned(last, 10)?) },
+        last: if last == b"EOF" {
+            None
+        } else {
+            Some(text::unsigned(last, 10)?)
+        },
     }))
 }
 
@@ -153,8 +169,20 @@ tfd:      120 events: 80000001 data: ffffffffffffffff  pos:12 ino:1 sdev:800001\
         assert_eq!(
             info.epoll,
             [
-                EpollEntry { fd: 5, events: 0x19, data: 0x7f00_0000_0005, inode: 0x61af, device: 7 },
-                EpollEntry { fd: 120, events: 0x8000_0001, data: u64::MAX, inode: 1, device: 0x80_0001 },
+                EpollEntry {
+                    fd: 5,
+                    events: 0x19,
+                    data: 0x7f00_0000_0005,
+                    inode: 0x61af,
+                    device: 7
+                },
+                EpollEntry {
+                    fd: 120,
+                    events: 0x8000_0001,
+                    data: u64::MAX,
+                    inode: 1,
+                    device: 0x80_0001
+                },
             ]
         );
     }
@@ -179,8 +207,18 @@ lock:\t2: POSIX  ADVISORY  READ 12 00:2f:99 10 19\nlock:\t3: -> OFDLCK ADVISORY 
         assert_eq!(
             info.locks,
             [
-                Lock { kind: LockKind::Flock, exclusive: true, start: 0, last: None },
-                Lock { kind: LockKind::Posix, exclusive: false, start: 10, last: Some(19) },
+                Lock {
+                    kind: LockKind::Flock,
+                    exclusive: true,
+                    start: 0,
+                    last: None
+                },
+                Lock {
+                    kind: LockKind::Posix,
+                    exclusive: false,
+                    start: 10,
+                    last: Some(19)
+                },
             ]
         );
         assert_eq!(info.pos, -1);
@@ -190,7 +228,9 @@ lock:\t2: POSIX  ADVISORY  READ 12 00:2f:99 10 19\nlock:\t3: -> OFDLCK ADVISORY 
     fn missing_and_odd_fields_are_refused() {
         assert!(FdInfo::parse(b"pos:\t0\n").is_err());
         assert!(FdInfo::parse(b"pos:\t0\nflags:\t09\n").is_err());
-        assert!(FdInfo::parse(b"pos:\t0\nflags:\t0\ntfd: 1 events: zz data: 0 ino:1 sdev:1\n").is_err());
+        assert!(
+            FdInfo::parse(b"pos:\t0\nflags:\t0\ntfd: 1 events: zz data: 0 ino:1 sdev:1\n").is_err()
+        );
         assert!(FdInfo::parse(b"pos:\t0\nflags:\t0\nlock:\t1: FLOCK\n").is_err());
     }
 }

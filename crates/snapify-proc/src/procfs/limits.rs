@@ -1,4 +1,5 @@
-//! `/proc/PID/limits` (proc_pid_limits(5)): all resource limits in one read, without asking the process.
+//! `/proc/PID/limits` (proc_pid_limits(5)): all resource limits in one read, without asking the
+//! process.
 
 use super::text::{self, Malformed};
 
@@ -37,7 +38,10 @@ const NAMES: [&[u8]; RESOURCES] = [
 /// The kernel's name of resource number `resource`, without "Max".
 #[must_use]
 pub fn resource_name(resource: usize) -> &'static str {
-    let name = NAMES.get(resource).copied().unwrap_or(b"Max unknown resource");
+    let name = NAMES
+        .get(resource)
+        .copied()
+        .unwrap_or(b"Max unknown resource");
     std::str::from_utf8(&name[4..]).unwrap_or_default()
 }
 
@@ -49,13 +53,18 @@ pub fn parse(text: &[u8]) -> Result<[Limit; RESOURCES], Malformed> {
     let mut limits = [Limit { soft: 0, hard: 0 }; RESOURCES];
     for (name, limit) in NAMES.iter().zip(&mut limits) {
         let malformed = || Malformed::new("resource limit", name);
-        let line = text::lines(text).find(|line| line.starts_with(name)).ok_or_else(malformed)?;
+        let line = text::lines(text)
+            .find(|line| line.starts_with(name))
+            .ok_or_else(malformed)?;
         let mut values = text::words(&line[name.len()..]).map(|word| match word {
             b"unlimited" => Some(u64::MAX),
             number => text::unsigned(number, 10),
         });
         let mut next = || values.next().flatten().ok_or_else(malformed);
-        *limit = Limit { soft: next()?, hard: next()? };
+        *limit = Limit {
+            soft: next()?,
+            hard: next()?,
+        };
     }
     Ok(limits)
 }
@@ -68,9 +77,15 @@ mod tests {
     fn our_own_limits_are_what_getrlimit_says() {
         let limits = parse(&std::fs::read("/proc/self/limits").unwrap()).unwrap();
         let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        assert_eq!(limits[libc::RLIMIT_NOFILE as usize].soft, files.current.unwrap_or(u64::MAX));
+        assert_eq!(
+            limits[libc::RLIMIT_NOFILE as usize].soft,
+            files.current.unwrap_or(u64::MAX)
+        );
         let stack = rustix::process::getrlimit(rustix::process::Resource::Stack);
-        assert_eq!(limits[libc::RLIMIT_STACK as usize].hard, stack.maximum.unwrap_or(u64::MAX));
+        assert_eq!(
+            limits[libc::RLIMIT_STACK as usize].hard,
+            stack.maximum.unwrap_or(u64::MAX)
+        );
     }
 
     #[test]

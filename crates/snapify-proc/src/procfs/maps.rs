@@ -1,5 +1,5 @@
-//! `/proc/PID/maps` and `/proc/PID/smaps` (proc_pid_maps(5), proc_pid_smaps(5)): the mappings of a process, from
-//! smaps with the flags that maps does not show.
+//! `/proc/PID/maps` and `/proc/PID/smaps` (proc_pid_maps(5), proc_pid_smaps(5)): the mappings of a
+//! process, from smaps with the flags that maps does not show.
 
 use super::text::{self, Malformed};
 use crate::ids::RemoteAddr;
@@ -47,16 +47,20 @@ impl Mapping {
     #[must_use]
     pub fn prot(&self) -> i32 {
         let bit = |on, bit| if on { bit } else { 0 };
-        bit(self.read, libc::PROT_READ) | bit(self.write, libc::PROT_WRITE) | bit(self.exec, libc::PROT_EXEC)
+        bit(self.read, libc::PROT_READ)
+            | bit(self.write, libc::PROT_WRITE)
+            | bit(self.exec, libc::PROT_EXEC)
     }
 
-    /// Whether a file backs it (removed ones and shared anonymous memory included: the kernel keeps that in a file).
+    /// Whether a file backs it (removed ones and shared anonymous memory included: the kernel keeps
+    /// that in a file).
     #[must_use]
     pub fn is_file(&self) -> bool {
         self.inode != 0
     }
 
-    /// Whether the name says that the file was removed. A file may also be *called* so: its link count tells.
+    /// Whether the name says that the file was removed. A file may also be *called* so: its link
+    /// count tells.
     #[must_use]
     pub fn marked_deleted(&self) -> bool {
         self.is_file() && self.name.ends_with(DELETED)
@@ -65,7 +69,11 @@ impl Mapping {
     /// The name without the mark of removal.
     #[must_use]
     pub fn path(&self) -> &[u8] {
-        if self.marked_deleted() { &self.name[..self.name.len() - DELETED.len()] } else { &self.name }
+        if self.marked_deleted() {
+            &self.name[..self.name.len() - DELETED.len()]
+        } else {
+            &self.name
+        }
     }
 }
 
@@ -144,10 +152,16 @@ impl VmFlags {
         self.0 & other.0 == other.0
     }
 
-    /// Reads the value of a `VmFlags:` line. Codes that mean nothing to us (`rd`, `mr`, ...) are left out.
+    /// Reads the value of a `VmFlags:` line. Codes that mean nothing to us (`rd`, `mr`, ...) are
+    /// left out.
     #[must_use]
     pub fn parse(value: &[u8]) -> Self {
-        let known = |word: &[u8]| Self::CODES.iter().find(|(code, _)| code[..] == *word).map_or(0, |(_, f)| f.0);
+        let known = |word: &[u8]| {
+            Self::CODES
+                .iter()
+                .find(|(code, _)| code[..] == *word)
+                .map_or(0, |(_, f)| f.0)
+        };
         Self(text::words(value).fold(0, |flags, word| flags | known(word)))
     }
 }
@@ -162,7 +176,9 @@ impl std::ops::BitOr for VmFlags {
 impl fmt::Debug for VmFlags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = Self::CODES.iter().filter(|(_, flag)| self.has(*flag));
-        f.debug_list().entries(names.map(|(code, _)| code.escape_ascii().to_string())).finish()
+        f.debug_list()
+            .entries(names.map(|(code, _)| code.escape_ascii().to_string()))
+            .finish()
     }
 }
 
@@ -173,9 +189,11 @@ impl fmt::Debug for VmFlags {
 pub fn parse(text: &[u8]) -> Result<Vec<Mapping>, Malformed> {
     let mut mappings: Vec<Mapping> = Vec::with_capacity(text.len() / 1024 + 16);
     for line in text::lines(text) {
-        // A mapping's line begins with a lower-case hexadecimal digit, a key of smaps with a capital letter.
+        // A mapping's line begins with a lower-case hexadecimal digit, a key of smaps with a
+        // capital letter.
         if line[0].is_ascii_uppercase() {
-            let (Some(last), Some((key, value))) = (mappings.last_mut(), text::key_value(line)) else {
+            let (Some(last), Some((key, value))) = (mappings.last_mut(), text::key_value(line))
+            else {
                 return Err(Malformed::new("mapping", line));
             };
             match key {
@@ -200,7 +218,8 @@ fn mapping(line: &[u8]) -> Option<Mapping> {
     let (perms, rest) = text::cut(rest, b' ')?;
     let (offset, rest) = text::cut(rest, b' ')?;
     let (device, rest) = text::cut(rest, b' ')?;
-    // The inode is followed by blanks up to a column, then the name; both are missing where there is none.
+    // The inode is followed by blanks up to a column, then the name; both are missing where there
+    // is none.
     let end = rest.iter().position(|&b| b == b' ').unwrap_or(rest.len());
     let (inode, padded) = rest.split_at(end);
     let name = padded.trim_ascii_start();
@@ -209,14 +228,17 @@ fn mapping(line: &[u8]) -> Option<Mapping> {
     let (start, end) = (text::unsigned(start, 16)?, text::unsigned(end, 16)?);
     let (major, minor) = text::cut(device, b':')?;
     let number = |word| text::unsigned(word, 16).and_then(|n| u32::try_from(n).ok());
-    let [read, write, exec, shared] = *perms else { return None };
+    let [read, write, exec, shared] = *perms else {
+        return None;
+    };
     (start < end).then_some(Mapping {
         start: RemoteAddr(start),
         end: RemoteAddr(end),
         read: read == b'r',
         write: write == b'w',
         exec: exec == b'x',
-        // Old kernels write S and P for mappings that may be shared later: none of them is supported.
+        // Old kernels write S and P for mappings that may be shared later: none of them is
+        // supported.
         shared: shared == b's',
         offset: text::unsigned(offset, 16)?,
         device: (number(major)?, number(minor)?),
@@ -240,7 +262,10 @@ mod tests {
         let maps = parse(MAPS).unwrap();
         assert_eq!(maps.len(), 4);
         assert_eq!(maps[0].name, b"/bin/a b");
-        assert_eq!((maps[0].device, maps[0].inode, maps[0].offset), ((0xfd, 1), 12345, 0x1000));
+        assert_eq!(
+            (maps[0].device, maps[0].inode, maps[0].offset),
+            ((0xfd, 1), 12345, 0x1000)
+        );
         assert_eq!(maps[0].prot(), libc::PROT_READ | libc::PROT_EXEC);
         assert!(maps[1].shared && maps[1].marked_deleted());
         assert_eq!(maps[1].path(), b"/dev/zero");
@@ -253,10 +278,21 @@ mod tests {
     fn our_own_smaps_agree_with_our_maps() {
         let smaps = parse(&std::fs::read("/proc/self/smaps").unwrap()).unwrap();
         assert!(smaps.iter().all(|mapping| mapping.flags.is_some()));
-        let stack = smaps.iter().find(|mapping| mapping.name == b"[stack]").unwrap();
-        assert!(stack.flags.unwrap().has(VmFlags::GROWS_DOWN | VmFlags::MAY_WRITE));
+        let stack = smaps
+            .iter()
+            .find(|mapping| mapping.name == b"[stack]")
+            .unwrap();
+        assert!(
+            stack
+                .flags
+                .unwrap()
+                .has(VmFlags::GROWS_DOWN | VmFlags::MAY_WRITE)
+        );
         let maps = parse(&std::fs::read("/proc/self/maps").unwrap()).unwrap();
-        assert!(maps.iter().any(|mapping| mapping.start == stack.start && mapping.flags.is_none()));
+        assert!(
+            maps.iter()
+                .any(|mapping| mapping.start == stack.start && mapping.flags.is_none())
+        );
     }
 
     #[test]
@@ -265,7 +301,9 @@ mod tests {
         let maps = parse(text).unwrap();
         assert_eq!(maps[0].pkey, 3);
         let flags = maps[0].flags.unwrap();
-        assert!(flags.has(VmFlags::DONT_COPY) && flags.has(VmFlags::LOCKED) && !flags.has(VmFlags::IO));
+        assert!(
+            flags.has(VmFlags::DONT_COPY) && flags.has(VmFlags::LOCKED) && !flags.has(VmFlags::IO)
+        );
         assert!(parse(b"VmFlags: rd\n").is_err());
     }
 

@@ -1,6 +1,6 @@
-//! What `/proc` says about a process: parsers that never panic on odd text, and [`ProcDir`], which reads one
-//! process's files through one open directory, so that a number that the kernel gives to a new process meanwhile
-//! is an error and not a mix of two processes.
+//! What `/proc` says about a process: parsers that never panic on odd text, and [`ProcDir`], which
+//! reads one process's files through one open directory, so that a number that the kernel gives to
+//! a new process meanwhile is an error and not a mix of two processes.
 
 pub mod fdinfo;
 pub mod limits;
@@ -37,7 +37,10 @@ impl ProcDir {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(&path, flags, Mode::empty()) {
             Ok(dir) => Ok(Self { pid, dir }),
-            Err(errno) => Err(ProcError::Proc { path, source: errno.into() }),
+            Err(errno) => Err(ProcError::Proc {
+                path,
+                source: errno.into(),
+            }),
         }
     }
 
@@ -54,7 +57,10 @@ impl ProcDir {
     }
 
     fn error(&self, name: impl Display, source: impl Into<io::Error>) -> ProcError {
-        ProcError::Proc { path: format!("/proc/{}/{name}", self.pid).into(), source: source.into() }
+        ProcError::Proc {
+            path: format!("/proc/{}/{name}", self.pid).into(),
+            source: source.into(),
+        }
     }
 
     /// Opens the file `name` for reading.
@@ -62,9 +68,14 @@ impl ProcDir {
     /// # Errors
     /// Those of openat(2): gone, not ours.
     pub fn open_file(&self, name: &str) -> Result<File, ProcError> {
-        rustix::fs::openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-            .map(File::from)
-            .map_err(|errno| self.error(name, errno))
+        rustix::fs::openat(
+            &self.dir,
+            name,
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .map(File::from)
+        .map_err(|errno| self.error(name, errno))
     }
 
     /// The whole content of the file `name`.
@@ -73,7 +84,9 @@ impl ProcDir {
     /// Those of open and read; `ESRCH` once the process is gone.
     pub fn read(&self, name: &str) -> Result<Vec<u8>, ProcError> {
         let mut text = Vec::with_capacity(8 << 10);
-        self.open_file(name)?.read_to_end(&mut text).map_err(|source| self.error(name, source))?;
+        self.open_file(name)?
+            .read_to_end(&mut text)
+            .map_err(|source| self.error(name, source))?;
         Ok(text)
     }
 
@@ -117,8 +130,8 @@ impl ProcDir {
         self.parsed("maps", maps::parse)
     }
 
-    /// Mappings with their flags. The kernel walks all page tables for this: some 30 ns for every 4 KiB page in
-    /// memory, so read it once.
+    /// Mappings with their flags. The kernel walks all page tables for this: some 30 ns for every 4
+    /// KiB page in memory, so read it once.
     ///
     /// # Errors
     /// As [`Self::read`], or if the text is malformed.
@@ -193,13 +206,14 @@ impl ProcDir {
         }
     }
 
-    /// Status of what a link leads to. For `fd/N`, `exe`, `cwd` the kernel jumps to the open object itself, so this
-    /// works for removed files, sockets and pipes.
+    /// Status of what a link leads to. For `fd/N`, `exe`, `cwd` the kernel jumps to the open object
+    /// itself, so this works for removed files, sockets and pipes.
     ///
     /// # Errors
     /// Those of fstatat(2).
     pub fn stat_of(&self, name: &str) -> Result<FileStat, ProcError> {
-        rustix::fs::statat(&self.dir, name, AtFlags::empty()).map_err(|errno| self.error(name, errno))
+        rustix::fs::statat(&self.dir, name, AtFlags::empty())
+            .map_err(|errno| self.error(name, errno))
     }
 
     /// Offset, flags and more of a descriptor.
@@ -233,8 +247,11 @@ impl ProcDir {
     pub fn children(&self) -> Result<Vec<Pid>, ProcError> {
         let mut children = Vec::new();
         for tid in self.threads()? {
-            // Threads end at any time while the process runs; the process's end shows in threads() above.
-            let Ok(text) = self.read(&format!("task/{tid}/children")) else { continue };
+            // Threads end at any time while the process runs; the process's end shows in threads()
+            // above.
+            let Ok(text) = self.read(&format!("task/{tid}/children")) else {
+                continue;
+            };
             children.extend(text::words(&text).filter_map(text::id).map(Pid));
         }
         Ok(children)
@@ -271,7 +288,10 @@ mod tests {
         assert_eq!(status.tgid, us.pid());
         assert!(us.threads().unwrap().contains(&us.pid().leader()));
         assert!(us.maps().unwrap().len() > 5);
-        assert_eq!(us.link("cwd").unwrap().as_path(), std::env::current_dir().unwrap());
+        assert_eq!(
+            us.link("cwd").unwrap().as_path(),
+            std::env::current_dir().unwrap()
+        );
         assert_eq!(us.cmdline().unwrap().len(), std::env::args_os().count());
         assert_eq!(us.auxv().unwrap().len() % 16, 0);
         us.personality().unwrap();
@@ -289,7 +309,10 @@ mod tests {
         assert!(us.fds().unwrap().contains(&fd));
         let info = us.fdinfo(fd).unwrap();
         assert_eq!(info.pos, 5);
-        assert_eq!(info.flags & libc::O_CLOEXEC.cast_unsigned(), libc::O_CLOEXEC.cast_unsigned());
+        assert_eq!(
+            info.flags & libc::O_CLOEXEC.cast_unsigned(),
+            libc::O_CLOEXEC.cast_unsigned()
+        );
         let stat = us.stat_of(&format!("fd/{fd}")).unwrap();
         assert_eq!((stat.st_size, stat.st_nlink), (5, 0));
     }

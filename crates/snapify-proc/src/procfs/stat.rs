@@ -1,10 +1,11 @@
-//! `/proc/PID/stat` (proc_pid_stat(5)): the addresses of code, data, stack, arguments and environment, which
-//! no other file shows, and the start time, which tells a process from a later one with the same number.
+//! `/proc/PID/stat` (proc_pid_stat(5)): the addresses of code, data, stack, arguments and
+//! environment, which no other file shows, and the start time, which tells a process from a later
+//! one with the same number.
 
 use super::text::{self, Malformed};
 
-/// What a stat file says, as far as a checkpoint needs it. Addresses are the tracee's and read 0 for those who may
-/// not trace it.
+/// What a stat file says, as far as a checkpoint needs it. Addresses are the tracee's and read 0
+/// for those who may not trace it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Stat {
     /// Thread name, without its parentheses.
@@ -39,17 +40,31 @@ impl Stat {
     pub fn parse(text: &[u8]) -> Result<Self, Malformed> {
         // The name may hold blanks and parentheses; the last closing one ends it.
         let malformed = |what| Malformed::new(what, text);
-        let open = text.iter().position(|&b| b == b'(').ok_or_else(|| malformed("name"))?;
-        let close = text.iter().rposition(|&b| b == b')').ok_or_else(|| malformed("name"))?;
+        let open = text
+            .iter()
+            .position(|&b| b == b'(')
+            .ok_or_else(|| malformed("name"))?;
+        let close = text
+            .iter()
+            .rposition(|&b| b == b')')
+            .ok_or_else(|| malformed("name"))?;
         let comm = text.get(open + 1..close).ok_or_else(|| malformed("name"))?;
         let fields: Vec<&[u8]> = text::words(&text[close + 1..]).collect();
         // proc(5) counts fields from 1; the state is field 3.
-        let field = |number: usize, what| fields.get(number - 3).copied().ok_or_else(|| malformed(what));
+        let field = |number: usize, what| {
+            fields
+                .get(number - 3)
+                .copied()
+                .ok_or_else(|| malformed(what))
+        };
         let number = |at, what| text::unsigned(field(at, what)?, 10).ok_or_else(|| malformed(what));
         let small = |at, what| text::id(field(at, what)?).ok_or_else(|| malformed(what));
         Ok(Self {
             comm: comm.to_vec(),
-            state: field(3, "state")?.first().copied().ok_or_else(|| malformed("state"))?,
+            state: field(3, "state")?
+                .first()
+                .copied()
+                .ok_or_else(|| malformed("state"))?,
             tty: small(7, "tty_nr")?,
             nice: small(19, "nice")?,
             start_time: number(22, "starttime")?,
@@ -74,9 +89,15 @@ mod tests {
     fn a_name_with_parentheses_is_no_trap() {
         let stat = Stat::parse(SAMPLE).unwrap();
         assert_eq!(stat.comm, b"a) (b c");
-        assert_eq!((stat.state, stat.tty, stat.nice, stat.start_time), (b'R', 34816, -5, 143_777));
+        assert_eq!(
+            (stat.state, stat.tty, stat.nice, stat.start_time),
+            (b'R', 34816, -5, 143_777)
+        );
         assert_eq!((stat.code, stat.start_stack), ((11, 12), 13));
-        assert_eq!((stat.data, stat.start_brk, stat.args, stat.env), ((21, 22), 23, (31, 32), (33, 34)));
+        assert_eq!(
+            (stat.data, stat.start_brk, stat.args, stat.env),
+            ((21, 22), 23, (31, 32), (33, 34))
+        );
     }
 
     #[test]

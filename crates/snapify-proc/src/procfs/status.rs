@@ -101,10 +101,15 @@ impl Status {
     /// If a field that every supported kernel writes is missing or is no number.
     pub fn parse(text: &[u8]) -> Result<Self, Malformed> {
         let mut fields = Fields(Vec::with_capacity(64));
-        fields.0.extend(text::lines(text).filter_map(text::key_value));
+        fields
+            .0
+            .extend(text::lines(text).filter_map(text::key_value));
         let flag = |name| fields.optional(name).is_some_and(|value| value != b"0");
         Ok(Self {
-            state: *fields.value(b"State", "State")?.first().ok_or_else(|| Malformed::new("State", text))?,
+            state: *fields
+                .value(b"State", "State")?
+                .first()
+                .ok_or_else(|| Malformed::new("State", text))?,
             umask: fields
                 .optional(b"Umask")
                 .and_then(|value| text::unsigned(value, 8))
@@ -182,13 +187,16 @@ impl Status {
     }
 }
 
-/// The `Key: value` lines. Searched from the front: a `Name:` line holds no colon-newline trick, because the
-/// kernel escapes newlines in thread names.
+/// The `Key: value` lines. Searched from the front: a `Name:` line holds no colon-newline trick,
+/// because the kernel escapes newlines in thread names.
 struct Fields<'a>(Vec<(&'a [u8], &'a [u8])>);
 
 impl<'a> Fields<'a> {
     fn optional(&self, name: &[u8]) -> Option<&'a [u8]> {
-        self.0.iter().find(|(key, _)| *key == name).map(|&(_, value)| value)
+        self.0
+            .iter()
+            .find(|(key, _)| *key == name)
+            .map(|&(_, value)| value)
     }
 
     fn value(&self, name: &[u8], what: &'static str) -> Result<&'a [u8], Malformed> {
@@ -203,7 +211,12 @@ impl<'a> Fields<'a> {
     fn id_set(&self, name: &[u8], what: &'static str) -> Result<IdSet, Malformed> {
         let value = self.value(name, what)?;
         match self.unsigned_list(name)[..] {
-            [real, effective, saved, fs, ..] => Ok(IdSet { real, effective, saved, fs }),
+            [real, effective, saved, fs, ..] => Ok(IdSet {
+                real,
+                effective,
+                saved,
+                fs,
+            }),
             _ => Err(Malformed::new(what, value)),
         }
     }
@@ -216,11 +229,15 @@ impl<'a> Fields<'a> {
     }
 
     fn id_list(&self, name: &[u8]) -> Vec<i32> {
-        text::words(self.optional(name).unwrap_or_default()).filter_map(text::id).collect()
+        text::words(self.optional(name).unwrap_or_default())
+            .filter_map(text::id)
+            .collect()
     }
 
     fn mask(&self, name: &[u8]) -> u64 {
-        self.optional(name).and_then(|value| text::unsigned(value, 16)).unwrap_or(0)
+        self.optional(name)
+            .and_then(|value| text::unsigned(value, 16))
+            .unwrap_or(0)
     }
 }
 
@@ -241,7 +258,10 @@ x86_Thread_features:\tshstk wrss \n";
         let status = Status::parse(SAMPLE).unwrap();
         assert_eq!(status.state, b'S');
         assert_eq!(status.umask, Some(0o27));
-        assert_eq!((status.tgid, status.tid, status.parent), (Pid(500), Tid(501), Pid(1)));
+        assert_eq!(
+            (status.tgid, status.tid, status.parent),
+            (Pid(500), Tid(501), Pid(1))
+        );
         assert_eq!((status.inner_tgid(), status.inner_tid()), (Pid(2), Tid(3)));
         assert_eq!((status.inner_pgrp(), status.inner_session()), (0, 0));
         assert_eq!(status.uid.single(), Some(1000));
@@ -250,7 +270,12 @@ x86_Thread_features:\tshstk wrss \n";
         assert_eq!(status.blocked, 0xffff_fffe_7ffb_feff);
         assert_eq!((status.pending, status.shared_pending), (2, 0x200));
         assert_eq!((status.caps.permitted, status.caps.ambient), (1, 4));
-        assert!(status.no_new_privs && status.shadow_stack && !status.kernel_thread && !status.is_dead());
+        assert!(
+            status.no_new_privs
+                && status.shadow_stack
+                && !status.kernel_thread
+                && !status.is_dead()
+        );
         assert_eq!((status.threads, status.seccomp), (12, 2));
     }
 

@@ -1,12 +1,13 @@
 //! Small helpers for the text that the kernel writes into `/proc`.
 //!
-//! All parsers of this module take bytes, never panic and never index by a number that came from the text:
-//! names in `/proc` are chosen by the programs that we look at.
+//! All parsers of this module take bytes, never panic and never index by a number that came from
+//! the text: names in `/proc` are chosen by the programs that we look at.
 
 use std::fmt;
 use std::io;
 
-/// A `/proc` file that does not have the form we know: what was looked for, and the text that was found.
+/// A `/proc` file that does not have the form we know: what was looked for, and the text that was
+/// found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed {
     what: &'static str,
@@ -18,7 +19,10 @@ impl Malformed {
     #[must_use]
     pub fn new(what: &'static str, text: &[u8]) -> Self {
         let line = &text[..text.len().min(120)];
-        Self { what, text: String::from_utf8_lossy(line).into_owned() }
+        Self {
+            what,
+            text: String::from_utf8_lossy(line).into_owned(),
+        }
     }
 }
 
@@ -43,7 +47,8 @@ pub fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The blank-separated words of a line.
 pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
+    line.split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty())
 }
 
 /// Splits `Key:<blanks>value`; the value keeps its inner and loses its outer blanks.
@@ -88,7 +93,12 @@ pub fn unescape(name: &[u8]) -> Vec<u8> {
     let mut rest = name;
     while let Some((&byte, tail)) = rest.split_first() {
         match tail {
-            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if byte == b'\\' => {
+            [
+                a @ b'0'..=b'3',
+                b @ b'0'..=b'7',
+                c @ b'0'..=b'7',
+                after @ ..,
+            ] if byte == b'\\' => {
                 out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
                 rest = after;
             }

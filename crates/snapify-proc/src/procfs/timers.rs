@@ -1,5 +1,5 @@
-//! `/proc/PID/timers` (proc_pid_timers(5)): the POSIX timers of a process. It shows how each was created; the time
-//! left has to be asked for in the process itself (`timer_gettime`).
+//! `/proc/PID/timers` (proc_pid_timers(5)): the POSIX timers of a process. It shows how each was
+//! created; the time left has to be asked for in the process itself (`timer_gettime`).
 
 use super::text::{self, Malformed};
 
@@ -12,7 +12,8 @@ pub enum Notify {
     Signal,
     /// `SIGEV_THREAD`: raw kernel value; glibc itself uses `SIGEV_THREAD_ID`.
     Thread,
-    /// `SIGEV_THREAD_ID`: a signal for one thread, with its id as the reader of this `/proc` sees it.
+    /// `SIGEV_THREAD_ID`: a signal for one thread, with its id as the reader of this `/proc` sees
+    /// it.
     ThreadId(i32),
 }
 
@@ -41,7 +42,9 @@ pub fn parse(text: &[u8]) -> Result<Vec<Timer>, Malformed> {
     while let Some(first) = lines.next() {
         let mut entry = [first; 4];
         for line in &mut entry[1..] {
-            *line = lines.next().ok_or_else(|| Malformed::new("complete timer entry", first))?;
+            *line = lines
+                .next()
+                .ok_or_else(|| Malformed::new("complete timer entry", first))?;
         }
         timers.push(timer(&entry).ok_or_else(|| Malformed::new("timer", &entry.join(&b' ')))?);
     }
@@ -89,7 +92,13 @@ notify: none/pid.2634\nClockID: 1\n";
         let timers = parse(SAMPLE).unwrap();
         assert_eq!(
             timers[0],
-            Timer { id: 1, signal: 60, value: 0x7fff_86e4_52a8, notify: Notify::Signal, clock: 0 }
+            Timer {
+                id: 1,
+                signal: 60,
+                value: 0x7fff_86e4_52a8,
+                notify: Notify::Signal,
+                clock: 0
+            }
         );
         assert_eq!(timers[1].notify, Notify::ThreadId(2635));
         assert_eq!(timers[1].clock, -21070);

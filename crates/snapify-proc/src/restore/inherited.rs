@@ -74,10 +74,17 @@ fn fresh_file(object: &ObjectImage) -> Result<OwnedFd, ProcError> {
     });
     let file = match in_directory {
         Some(file) => file,
-        None => rustix::fs::memfd_create("snapify-object", MemfdFlags::CLOEXEC)
+        // What was such a file itself keeps its name; its seals come when its content is complete.
+        None => rustix::fs::memfd_create(memory_name(&object.what), MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(ProcError::system(format!("make a file in memory for {}", object.what)))?,
     };
     rustix::fs::ftruncate(&file, object.bytes)
         .map_err(ProcError::system(format!("make a file of {} bytes for {}", object.bytes, object.what)))?;
     Ok(file)
+}
+
+/// The name for a file in memory that takes the place of `what`.
+fn memory_name(what: &str) -> &str {
+    let own = what.strip_prefix("/memfd:").map(|name| name.strip_suffix(" (deleted)").unwrap_or(name));
+    own.unwrap_or("snapify-object")
 }

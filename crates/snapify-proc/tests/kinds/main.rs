@@ -1,0 +1,55 @@
+//! Kinds of kernel objects, end to end: a C program sets something up, is saved, goes on unharmed;
+//! is killed; is restored from what was saved; and finds everything as it was. Twice over, because
+//! what is restored can be saved again. As root and as an ordinary user.
+
+mod stage;
+
+use stage::{Stage, User};
+
+/// Runs a program of `programs/` through all of it.
+fn survives(program: &str) {
+    for user in User::all() {
+        let stage = Stage::new(program, user);
+        let original = stage.start();
+        stage.save(original.pid(), "first", false);
+        original.go_on_and_be_fine();
+
+        let original = stage.start();
+        stage.save(original.pid(), "second", true);
+        original.is_killed();
+        let restored = stage.restore("second");
+        stage.save(restored.pid(), "third", true);
+        restored.is_killed();
+        stage.restore("third").go_on_and_be_fine();
+    }
+}
+
+#[test]
+fn files() {
+    survives("files");
+}
+
+#[test]
+fn pipes() {
+    survives("pipes");
+}
+
+#[test]
+fn events() {
+    survives("events");
+}
+
+#[test]
+fn signals() {
+    survives("signals");
+}
+
+#[test]
+fn timers() {
+    survives("timers");
+}
+
+#[test]
+fn context() {
+    survives("context");
+}

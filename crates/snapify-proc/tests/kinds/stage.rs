@@ -1,0 +1,262 @@
+//! A folder with a compiled program, and the engine (the example of that name) to save and restore
+//! it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use tempfile::TempDir;
+
+/// Who runs a program and the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum User {
+    /// Whoever runs the tests.
+    Ourselves,
+    /// Without any privilege.
+    Ordinary,
+}
+
+/// An id that no account has.
+const ORDINARY: u32 = 12345;
+
+impl User {
+    /// Ourselves, and if that is root an ordinary user too.
+    pub fn all() -> Vec<Self> {
+        if rustix::process::geteuid().is_root() {
+            vec![Self::Ourselves, Self::Ordinary]
+        } else {
+            vec![Self::Ourselves]
+        }
+    }
+}
+
+/// A folder with a compiled program.
+pub struct Stage {
+    folder: TempDir,
+    program: PathBuf,
+    user: User,
+}
+
+/// A program that runs: started, or restored by the engine.
+pub struct Running {
+    child: Child,
+    pid: i32,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    errors: Option<BufReader<ChildStderr>>,
+}
+
+impl Stage {
+    /// Compiles a program of the `kinds` tests.
+    pub fn new(program: &str, user: User) -> Self {
+        Self::of("kinds", program, user)
+    }
+
+    /// Compiles a program of the tests in folder `suite`.
+    pub fn of(suite: &str, program: &str, user: User) -> Self {
+        // What whoever runs the tests has left open for us is none of the program's business.
+        snapify_sys::process::close_all_on_exec(3).unwrap();
+        let folder = tempfile::Builder::new()
+            .permissions(PermissionsExt::from_mode(0o755))
+            .tempdir()
+            .unwrap();
+        if user == User::Ordinary {
+            chown(folder.path(), Some(ORDINARY), Some(ORDINARY)).unwrap();
+        }
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests")
+            .join(suite)
+            .join("programs");
+        let binary = folder.path().join(program);
+        let status = Command::new("cc")
+            .args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+            .arg(&binary)
+            .arg(sources.join(program).with_extension("c"))
+            .arg("-lm")
+            .status()
+            .unwrap();
+        assert!(status.success(), "cc {program}");
+        Self {
+            folder,
+            program: binary,
+            user,
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.folder.path());
+        if self.user == User::Ordinary {
+            command.uid(ORDINARY).gid(ORDINARY);
+        }
+        command
+    }
+
+    fn engine(&self) -> Command {
+        let deps = std::env::current_exe().unwrap();
+        let engine = deps.ancestors().nth(2).unwrap().join("examples/engine");
+        assert!(
+            engine.exists(),
+            "{} is missing: run all tests of the package",
+            engine.display()
+        );
+        self.command(engine)
+    }
+
+    /// Starts the program and waits until it is ready.
+    pub fn start(&self) -> Running {
+        self.start_with(|_| {})
+    }
+
+    /// As [`Self::start`], after a change to how it is started.
+    pub fn start_with(&self, change: impl FnOnce(&mut Command)) -> Running {
+        let mut command = self.command(&self.program);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        change(&mut command);
+        let mut running = Running::of(command.spawn().unwrap());
+        running.expect("ready");
+        running
+    }
+
+    /// Has the engine save a process.
+    pub fn save(&self, pid: i32, name: &str, stop: bool) {
+        if let Err(text) = self.try_save(pid, name, stop) {
+            panic!(
+                "saving {} as {:?}: {text}",
+                self.program.display(),
+                self.user
+            );
+        }
+    }
+
+    /// Has the engine save a process, or tell why not.
+    pub fn try_save(&self, pid: i32, name: &str, stop: bool) -> Result<(), String> {
+        let mut command = self.engine();
+        command
+            .arg("save")
+            .arg(pid.to_string())
+            .arg(self.path(name));
+        if stop {
+            command.arg("--stop");
+        }
+        let output = command.output().unwrap();
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
+    /// Has the engine list what stands in the way of saving a process.
+    pub fn check(&self, pid: i32) -> String {
+        let output = self
+            .engine()
+            .arg("check")
+            .arg(pid.to_string())
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Has the engine restore a process.
+    pub fn restore(&self, name: &str) -> Running {
+        self.try_restore(name).unwrap_or_else(|text| {
+            panic!(
+                "restoring {} as {:?}: {text}",
+                self.program.display(),
+                self.user
+            )
+        })
+    }
+
+    /// Has the engine restore a process, or tell why not.
+    pub fn try_restore(&self, name: &str) -> Result<Running, String> {
+        let mut command = self.engine();
+        command.arg("restore").arg(self.path(name));
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut running = Running::of(command.spawn().unwrap());
+        let mut errors = BufReader::new(running.child.stderr.take().unwrap());
+        let mut text = String::new();
+        while errors.read_line(&mut text).unwrap() > 0 {
+            let last = text.trim_end().rsplit('\n').next().unwrap();
+            if let Some((_, rest)) = last.split_once("restored as process ") {
+                running.pid = rest.split(' ').next().unwrap().parse().unwrap();
+                running.errors = Some(errors);
+                return Ok(running);
+            }
+        }
+        running.child.wait().unwrap();
+        Err(text)
+    }
+}
+
+impl Running {
+    fn of(mut child: Child) -> Self {
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self {
+            pid: child.id().cast_signed(),
+            child,
+            input,
+            output,
+            errors: None,
+        }
+    }
+
+    /// The program's process id as we see it.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Expects a line of output.
+    pub fn expect(&mut self, line: &str) {
+        let mut text = String::new();
+        self.output.read_line(&mut text).unwrap();
+        if text.trim_end() != line {
+            self.output.read_to_string(&mut text).unwrap();
+            panic!("expected {line:?}, got {text:?}");
+        }
+    }
+
+    /// Tells the program to look around, and expects that all is well.
+    pub fn go_on_and_be_fine(mut self) {
+        let _ = self.input.write_all(b"go on\n");
+        self.expect("fine");
+        assert!(self.end().success());
+    }
+
+    /// Expects that the program has been killed.
+    pub fn is_killed(mut self) {
+        let status = self.end();
+        let killed =
+            status.signal() == Some(libc::SIGKILL) || status.code() == Some(128 + libc::SIGKILL);
+        assert!(killed, "{status:?}");
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        let mut errors = String::new();
+        if let Some(mut stream) = self.errors.take() {
+            stream.read_to_string(&mut errors).unwrap();
+        }
+        let status = self.child.wait().unwrap();
+        if !errors.is_empty() {
+            eprintln!("{errors}");
+        }
+        status
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
