@@ -44,7 +44,7 @@ pub(crate) fn capture(tracee: &mut Tracee<'_>, proc: &ProcDir, frozen: &FrozenTh
     Ok(ThreadImage {
         tid: frozen.inner.0,
         name: ImagePath::from_bytes(name),
-        registers: (&restart::restorable(frozen.registers)).into(),
+        registers: (&restart::restorable(frozen.registers, continued_call(tracee, frozen))).into(),
         extended_state: HexBytes(stopped.extended_state()?),
         extended_permission: 0,
         signal_mask: frozen.mask,
@@ -100,4 +100,15 @@ pub(crate) fn obstacle(stopped: &crate::ptrace::Stopped) -> Option<Obstacle> {
 fn timer_slack(proc: &ProcDir, tid: Tid) -> Option<u64> {
     let text = proc.read(&format!("task/{tid}/timerslack_ns")).ok()?;
     std::str::from_utf8(&text).ok()?.trim().parse().ok()
+}
+
+/// The call that a thread in restart_syscall(2) has made, if it can be told.
+fn continued_call(tracee: &Tracee<'_>, frozen: &FrozenThread) -> Option<i64> {
+    if !restart::is_continued(&frozen.registers) {
+        return None;
+    }
+    let mut code = [0; restart::CODE_BYTES];
+    let at = frozen.registers.rip.checked_sub(code.len() as u64)?;
+    tracee.read(RemoteAddr(at), &mut code).ok()?;
+    restart::continued_call(code)
 }

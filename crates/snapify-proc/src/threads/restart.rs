@@ -8,7 +8,9 @@
 //! Two cases need help:
 //! - Error 516 is continued through a `restart_block` in the kernel, which a restored thread does not have. It is turned
 //!   into 514 (made again unless a handler runs): exact for absolute times; sleeps go on with the remainder that the kernel
-//!   has stored; poll and relative futex waits start over.
+//!   has stored; poll and relative futex waits start over. When the kernel has continued a call in this way before (after
+//!   an earlier checkpoint, or a stop by job control), the thread is in restart_syscall(2), and which call that stands for
+//!   is told only by the code that made it.
 //! - Some calls end with a plain EINTR that the program would see though no handler ran. They are turned into 514 too. Among them
 //!   only calls that have no effect when they are interrupted.
 
@@ -55,9 +57,42 @@ pub fn undisturbed(mut registers: Registers) -> Registers {
     registers
 }
 
-/// Registers with which a restored thread goes on like the saved one.
+/// Calls that the kernel continues through a `restart_block`.
+const CONTINUED: [i64; 4] = [libc::SYS_nanosleep, libc::SYS_clock_nanosleep, libc::SYS_poll, libc::SYS_futex];
+
+/// Bytes of code up to where a thread goes on after a system call that [`continued_call`] looks at: an instruction that
+/// loads the number, and `syscall`.
+pub const CODE_BYTES: usize = 9;
+
+/// Whether the thread is in restart_syscall(2).
 #[must_use]
-pub fn restorable(registers: Registers) -> Registers {
+pub fn is_continued(registers: &Registers) -> bool {
+    registers.orig_rax as i64 == libc::SYS_restart_syscall
+}
+
+/// The call that restart_syscall(2) stands for, by the code that made it: compilers and C libraries load the number
+/// right before the `syscall` instruction.
+#[must_use]
+pub fn continued_call(code: [u8; CODE_BYTES]) -> Option<i64> {
+    let number = match code {
+        // mov $number, %eax; syscall
+        [_, _, 0xb8, a, b, c, d, 0x0f, 0x05] => u32::from_le_bytes([a, b, c, d]),
+        // mov $number, %rax; syscall
+        [0x48, 0xc7, 0xc0, a, b, c, d, 0x0f, 0x05] => u32::from_le_bytes([a, b, c, d]),
+        _ => return None,
+    };
+    CONTINUED.into_iter().find(|call| *call == i64::from(number))
+}
+
+/// Registers with which a restored thread goes on like the saved one. `continued` is the call that restart_syscall(2)
+/// stands for, if the thread is in that; where it is not known, the program sees EINTR, as after a signal.
+#[must_use]
+pub fn restorable(mut registers: Registers, continued: Option<i64>) -> Registers {
+    if is_continued(&registers)
+        && let Some(number) = continued
+    {
+        registers.orig_rax = number as u64;
+    }
     let mut registers = undisturbed(registers);
     if let Some((number, ERESTART_RESTARTBLOCK)) = interrupted(&registers) {
         registers.rax = ERESTARTNOHAND as u64;
@@ -92,10 +127,22 @@ mod tests {
     }
 
     #[test]
+    fn a_continued_call_is_made_again_under_its_own_number() {
+        let [a, b, c, d] = (libc::SYS_poll as u32).to_le_bytes();
+        assert_eq!(continued_call([0x90, 0x90, 0xb8, a, b, c, d, 0x0f, 0x05]), Some(libc::SYS_poll));
+        assert_eq!(continued_call([0x48, 0xc7, 0xc0, a, b, c, d, 0x0f, 0x05]), Some(libc::SYS_poll));
+        assert_eq!(continued_call([0x90, 0x90, 0xb8, 0, b, c, d, 0x0f, 0x05]), None, "read is never continued");
+        assert_eq!(continued_call([0x90; CODE_BYTES]), None);
+        let continued = in_call(libc::SYS_restart_syscall, ERESTART_RESTARTBLOCK);
+        let registers = restorable(continued, Some(libc::SYS_poll));
+        assert_eq!((registers.orig_rax as i64, registers.rax as i64), (libc::SYS_poll, ERESTARTNOHAND));
+    }
+
+    #[test]
     fn what_the_kernel_restarts_is_left_alone() {
         for error in [-512, -513, -514] {
             let registers = in_call(libc::SYS_read, error);
-            assert_eq!(restorable(registers), registers);
+            assert_eq!(restorable(registers, None), registers);
         }
         let fine = in_call(libc::SYS_read, 17);
         assert_eq!(restorable(fine), fine);
@@ -106,7 +153,7 @@ mod tests {
     #[test]
     fn values_outside_a_call_are_no_errors() {
         let registers = in_call(-1, ERESTART_RESTARTBLOCK);
-        assert_eq!(restorable(registers), registers);
+        assert_eq!(restorable(registers, None), registers);
         let registers = in_call(-1, EINTR);
         assert_eq!(undisturbed(registers), registers);
     }
@@ -120,13 +167,13 @@ mod tests {
 
     #[test]
     fn sleeps_go_on_with_the_remainder() {
-        let registers = restorable(in_call(libc::SYS_clock_nanosleep, ERESTART_RESTARTBLOCK));
+        let registers = restorable(in_call(libc::SYS_clock_nanosleep, ERESTART_RESTARTBLOCK), None);
         assert_eq!((registers.rdx, registers.rax as i64), (4, ERESTARTNOHAND));
         let mut absolute = in_call(libc::SYS_clock_nanosleep, ERESTART_RESTARTBLOCK);
         absolute.rsi = TIMER_ABSTIME;
         assert_eq!(restorable(absolute).rdx, 3);
         // Without a place for the remainder the sleep starts over.
-        let registers = restorable(in_call(libc::SYS_nanosleep, ERESTART_RESTARTBLOCK));
+        let registers = restorable(in_call(libc::SYS_nanosleep, ERESTART_RESTARTBLOCK), None);
         assert_eq!(registers.rdi, 1);
         assert_eq!(undisturbed(in_call(libc::SYS_poll, -516)).rax as i64, -516);
     }
