@@ -145,9 +145,9 @@ mod tests {
             assert_eq!(restorable(registers, None), registers);
         }
         let fine = in_call(libc::SYS_read, 17);
-        assert_eq!(restorable(fine), fine);
+        assert_eq!(restorable(fine, None), fine);
         let failed = in_call(libc::SYS_read, EINTR);
-        assert_eq!(restorable(failed), failed);
+        assert_eq!(restorable(failed, None), failed);
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!((registers.rdx, registers.rax as i64), (4, ERESTARTNOHAND));
         let mut absolute = in_call(libc::SYS_clock_nanosleep, ERESTART_RESTARTBLOCK);
         absolute.rsi = TIMER_ABSTIME;
-        assert_eq!(restorable(absolute).rdx, 3);
+        assert_eq!(restorable(absolute, None).rdx, 3);
         // Without a place for the remainder the sleep starts over.
         let registers = restorable(in_call(libc::SYS_nanosleep, ERESTART_RESTARTBLOCK), None);
         assert_eq!(registers.rdi, 1);
