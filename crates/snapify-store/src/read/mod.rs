@@ -10,6 +10,7 @@ use crate::format::trailer::{self, Trailer};
 use crate::types::{PAGE, PAGE_SIZE};
 use crate::{PageFileSummary, PageSink, Progress, SpaceId, StoreError};
 use blocks::BlockReader;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -137,6 +138,15 @@ impl PageFile {
     /// As [`PageFile::fill`].
     pub fn verify(&self, progress: &dyn Progress) -> Result<(), StoreError> {
         fill::fill(&self.reader, &self.index, &|_| true, None, progress)
+    }
+}
+
+impl fmt::Debug for PageFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PageFile")
+            .field("name", &self.name())
+            .field("summary", &self.summary)
+            .finish_non_exhaustive()
     }
 }
 
