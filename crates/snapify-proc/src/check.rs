@@ -7,7 +7,6 @@ use crate::capture::CaptureContext;
 use crate::context;
 use crate::error::{Obstacle, ProcError};
 use crate::external::External;
-use crate::files::locks::LockImage;
 use crate::files::survey::Survey;
 use crate::ids::{Pid, Tid};
 use crate::procfs::ProcDir;
@@ -78,17 +77,7 @@ pub fn check_except(pid: Pid, externals: &[External]) -> Result<Vec<Obstacle>, P
     for timer in proc.timers()? {
         obstacles.extend(timers::is_supported(timer.id, timer.clock, threads.len()).err());
     }
-    let survey = Survey::new(&proc, externals)?;
-    obstacles.extend(survey.obstacles);
-    for (seen, _) in &survey.recognized {
-        let refused = seen
-            .info
-            .locks
-            .iter()
-            .filter_map(|lock| LockImage::new(lock).err());
-        obstacles
-            .extend(refused.map(|why| seen.obstacle(format!("{why}, which is not supported"))));
-    }
+    obstacles.extend(Survey::new(&proc, externals)?.obstacles);
     Ok(obstacles)
 }
 

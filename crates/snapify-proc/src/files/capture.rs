@@ -1,6 +1,6 @@
 //! Saving the descriptors of a frozen process.
 
-use super::locks::{LockImage, LockOwner};
+use super::locks::LockImage;
 use super::regular::{OpenRemoved, RemovedFile};
 use super::survey::{Found, Seen, Survey, View};
 use super::{Description, Descriptor, FilesImage, Object, can_read, pipe, regular, share};
@@ -84,7 +84,7 @@ impl Builder<'_> {
         };
         Ok(Description {
             flags: seen.flags(),
-            locks: locks(seen, &object)?,
+            locks: locks(seen, &object),
             object,
         })
     }
@@ -162,19 +162,10 @@ impl Builder<'_> {
     }
 }
 
-fn locks(seen: &Seen, object: &Object) -> Result<Vec<LockImage>, Obstacle> {
+fn locks(seen: &Seen, object: &Object) -> Vec<LockImage> {
     // Locks on what the restart supplies are the supplier's business.
     if matches!(object, Object::External { .. } | Object::Stdio(_)) {
-        return Ok(Vec::new());
+        return Vec::new();
     }
-    let locks: Result<Vec<LockImage>, &str> = seen.info.locks.iter().map(LockImage::new).collect();
-    let locks = locks.map_err(|why| seen.obstacle(format!("{why}, which is not supported")))?;
-    // Nobody else can lock a removed file, but its successor takes flock and OFD locks all the
-    // same.
-    debug_assert!(
-        locks
-            .iter()
-            .all(|lock| lock.bytes > 0 || lock.owner != LockOwner::Flock || lock.start == 0)
-    );
-    Ok(locks)
+    seen.info.locks.iter().filter_map(LockImage::new).collect()
 }

@@ -10,7 +10,7 @@ use crate::external::External;
 use crate::ids::{Pid, RemoteFd};
 use crate::path::ImagePath;
 use crate::procfs::ProcDir;
-use crate::procfs::fdinfo::FdInfo;
+use crate::procfs::fdinfo::{FdInfo, Lock, LockKind};
 use rustix::fs::{FileType, Stat};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 use std::collections::HashMap;
@@ -210,6 +210,7 @@ impl<'a> View<'a> {
 /// Asks every kind in turn.
 fn recognize(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
     let recognized = external::recognize(seen, view)
+        .or_else(|| lease(seen))
         .or_else(|| signals_on_input(seen))
         .or_else(|| regular::recognize(seen, view))
         .or_else(|| device::recognize(seen))
@@ -218,6 +219,13 @@ fn recognize(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
         .or_else(|| epoll::recognize(seen, view))
         .or_else(|| inherit::recognize(seen, view));
     recognized.unwrap_or_else(|| Err(seen.obstacle(describe_unknown(seen, view))))
+}
+
+/// A lease (`F_SETLEASE`), for whose breaking the holder gets signals.
+fn lease(seen: &Seen) -> Recognized {
+    let is_lease = |lock: &Lock| lock.kind == LockKind::Lease;
+    let why = "it holds a lease on the file, which is not supported";
+    (seen.info.locks.iter().any(is_lease)).then(|| Err(seen.obstacle(why)))
 }
 
 /// `O_ASYNC`: who gets the signals is not saved.
@@ -264,10 +272,10 @@ fn socket_name(seen: &Seen, view: &View<'_>) -> String {
         return "a socket".into();
     };
     let family = match sockopt::socket_domain(&socket) {
-        Ok(AddressFamily::UNIX) => "UNIX",
-        Ok(AddressFamily::INET) => "IPv4",
-        Ok(AddressFamily::INET6) => "IPv6",
-        Ok(AddressFamily::NETLINK) => "netlink",
+        Ok(AddressFamily::UNIX) => "a UNIX",
+        Ok(AddressFamily::INET) => "an IPv4",
+        Ok(AddressFamily::INET6) => "an IPv6",
+        Ok(AddressFamily::NETLINK) => "a netlink",
         _ => return "a socket".into(),
     };
     let kind = match sockopt::socket_type(&socket) {
@@ -276,5 +284,5 @@ fn socket_name(seen: &Seen, view: &View<'_>) -> String {
         Ok(SocketType::SEQPACKET) => "packet",
         _ => "raw",
     };
-    format!("a {family} {kind} socket")
+    format!("{family} {kind} socket")
 }

@@ -2,7 +2,10 @@
 //! is killed; is restored from what was saved; and finds everything as it was. Twice over, because
 //! what is restored can be saved again. As root and as an ordinary user.
 
+mod refused;
+mod restart;
 mod stage;
+mod streams;
 
 use stage::{Stage, User};
 

@@ -1,11 +1,14 @@
 //! A folder with a compiled program, and the engine (the example of that name) to save and restore
 //! it.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{PermissionsExt, chown, fchown};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::Instant;
 use tempfile::TempDir;
 
 /// Who runs a program and the engine.
@@ -36,6 +39,22 @@ pub struct Stage {
     folder: TempDir,
     program: PathBuf,
     user: User,
+}
+
+/// A started program whose output is not ours. It is ended when this is dropped.
+pub struct Original(Child);
+
+impl Original {
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Original {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A program that runs: started, or restored by the engine.
@@ -88,7 +107,7 @@ impl Stage {
         self.folder.path().join(name)
     }
 
-    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.folder.path());
         if self.user == User::Ordinary {
@@ -97,7 +116,7 @@ impl Stage {
         command
     }
 
-    fn engine(&self) -> Command {
+    pub fn engine(&self) -> Command {
         let deps = std::env::current_exe().unwrap();
         let engine = deps.ancestors().nth(2).unwrap().join("examples/engine");
         assert!(
@@ -115,12 +134,73 @@ impl Stage {
 
     /// As [`Self::start`], after a change to how it is started.
     pub fn start_with(&self, change: impl FnOnce(&mut Command)) -> Running {
+        let mut running = self.spawn(change);
+        running.expect("ready");
+        running
+    }
+
+    /// As [`Self::start`] with arguments; nothing if the program says that it cannot be tried here.
+    pub fn start_if_possible(&self, args: &[&str]) -> Option<Running> {
+        let mut running = self.spawn(|command| {
+            command.args(args);
+        });
+        match running.line().as_str() {
+            "ready" => Some(running),
+            other => {
+                assert!(other.starts_with("not here"), "{args:?}: {other}");
+                None
+            }
+        }
+    }
+
+    fn spawn(&self, change: impl FnOnce(&mut Command)) -> Running {
         let mut command = self.command(&self.program);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         change(&mut command);
-        let mut running = Running::of(command.spawn().unwrap());
-        running.expect("ready");
-        running
+        Running::of(command.spawn().unwrap())
+    }
+
+    /// Starts the program with a file for its output, and waits until it is ready.
+    pub fn start_writing_to(&self, file: File) -> Original {
+        let mut command = self.command(&self.program);
+        let log = file.try_clone().unwrap();
+        let mut child = command.stdin(Stdio::piped()).stdout(file).spawn().unwrap();
+        let begin = Instant::now();
+        while log.metadata().unwrap().len() == 0 {
+            assert!(begin.elapsed().as_secs() < 10 && child.try_wait().unwrap().is_none());
+            std::thread::yield_now();
+        }
+        Original(child)
+    }
+
+    /// Gives a file or terminal to the one who runs the program.
+    pub fn let_use(&self, file: impl AsFd) {
+        if self.user == User::Ordinary {
+            fchown(file, Some(ORDINARY), Some(ORDINARY)).unwrap();
+        }
+    }
+
+    /// The child of `parent` that executes the program.
+    pub fn pid_of_program(&self, parent: i32) -> i32 {
+        let is_it = |pid: i32| {
+            std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == self.program)
+        };
+        if is_it(parent) {
+            return parent;
+        }
+        let children =
+            std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+        children
+            .split_whitespace()
+            .filter_map(|pid| pid.parse().ok())
+            .find(|&pid| is_it(pid))
+            .unwrap()
+    }
+
+    /// The same folder in the hands of another user.
+    pub fn as_user(mut self, user: User) -> Self {
+        self.user = user;
+        self
     }
 
     /// Has the engine save a process.
@@ -216,19 +296,30 @@ impl Running {
         self.pid
     }
 
-    /// Expects a line of output.
-    pub fn expect(&mut self, line: &str) {
+    fn line(&mut self) -> String {
         let mut text = String::new();
         self.output.read_line(&mut text).unwrap();
-        if text.trim_end() != line {
+        text.trim_end().to_owned()
+    }
+
+    /// Expects a line of output.
+    pub fn expect(&mut self, line: &str) {
+        let mut text = self.line();
+        if text != line {
             self.output.read_to_string(&mut text).unwrap();
             panic!("expected {line:?}, got {text:?}");
         }
     }
 
+    /// Tells the program to look around.
+    pub fn go_on(&mut self) {
+        // A program that has ended already shows why in what it wrote.
+        let _ = self.input.write_all(b"go on\n");
+    }
+
     /// Tells the program to look around, and expects that all is well.
     pub fn go_on_and_be_fine(mut self) {
-        let _ = self.input.write_all(b"go on\n");
+        self.go_on();
         self.expect("fine");
         assert!(self.end().success());
     }
@@ -241,7 +332,8 @@ impl Running {
         assert!(killed, "{status:?}");
     }
 
-    fn end(&mut self) -> ExitStatus {
+    /// Waits for the end.
+    pub fn end(&mut self) -> ExitStatus {
         let mut errors = String::new();
         if let Some(mut stream) = self.errors.take() {
             stream.read_to_string(&mut errors).unwrap();

@@ -1,0 +1,135 @@
+// Sets up one thing that cannot be saved, named by its argument, and expects that it still works after it was refused.
+#include "check.h"
+#include <linux/aio_abi.h>
+#include <linux/filter.h>
+#include <linux/io_uring.h>
+#include <linux/seccomp.h>
+#include <linux/userfaultfd.h>
+#include <mqueue.h>
+#include <sys/inotify.h>
+#include <sys/ipc.h>
+#include <sys/prctl.h>
+#include <sys/shm.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+
+static int is(const char *kind, const char *wanted) { return strcmp(kind, wanted) == 0; }
+
+static void *other_credentials(void *barrier) {
+    syscall(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    pthread_barrier_wait(barrier);
+    pause();
+    return NULL;
+}
+
+static void *own_directory(void *barrier) {
+    EQUAL(unshare(CLONE_FS), 0);
+    pthread_barrier_wait(barrier);
+    pause();
+    return NULL;
+}
+
+static void *plain(void *barrier) {
+    pthread_barrier_wait(barrier);
+    pause();
+    return NULL;
+}
+
+static void start(void *(*function)(void *)) {
+    static pthread_barrier_t barrier;
+    pthread_t thread;
+    pthread_barrier_init(&barrier, NULL, 2);
+    pthread_create(&thread, NULL, function, &barrier);
+    pthread_barrier_wait(&barrier);
+}
+
+static int set_up(const char *kind) {
+    sigset_t set;
+    sigemptyset(&set);
+    int pair[2] = {-1, -1};
+    if (is(kind, "tcp")) return socket(AF_INET, SOCK_STREAM, 0);
+    if (is(kind, "unix")) return socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) ?: pair[0];
+    if (is(kind, "netlink")) return socket(AF_NETLINK, SOCK_RAW, 0);
+    if (is(kind, "timerfd")) return timerfd_create(CLOCK_MONOTONIC, 0);
+    if (is(kind, "signalfd")) return signalfd(-1, &set, 0);
+    if (is(kind, "inotify")) return inotify_init();
+    if (is(kind, "pidfd")) return syscall(SYS_pidfd_open, getpid(), 0);
+    if (is(kind, "userfaultfd")) return syscall(SYS_userfaultfd, UFFD_USER_MODE_ONLY);
+    if (is(kind, "io_uring")) {
+        struct io_uring_params parameters = {0};
+        return syscall(SYS_io_uring_setup, 4, &parameters);
+    }
+    if (is(kind, "namespace")) return open("/proc/self/ns/net", O_RDONLY);
+    if (is(kind, "fifo")) return mkfifo("fifo", 0600) ?: open("fifo", O_RDWR);
+    if (is(kind, "packets")) return pipe2(pair, O_DIRECT) ?: pair[0];
+    if (is(kind, "terminal")) return open("/dev/ptmx", O_RDWR | O_NOCTTY);
+    if (is(kind, "queue")) {
+        mqd_t queue = mq_open("/snapify-test", O_RDWR | O_CREAT, 0600, NULL);
+        mq_unlink("/snapify-test");
+        return queue;
+    }
+    if (is(kind, "lease")) {
+        int fd = open("leased", O_RDONLY | O_CREAT, 0600);
+        return fcntl(fd, F_SETLEASE, F_RDLCK) ?: fd;
+    }
+    if (is(kind, "async")) return pipe(pair) ?: fcntl(pair[0], F_SETFL, O_ASYNC) ?: pair[0];
+    if (is(kind, "renamed")) {
+        int fd = open("name", O_RDWR | O_CREAT, 0600);
+        return link("name", "other-name") ?: unlink("name") ?: fd;
+    }
+    if (is(kind, "rmdir")) return mkdir("gone", 0700) ?: chdir("gone") ?: rmdir("../gone");
+    if (is(kind, "other-process")) return open("/proc/1/status", O_RDONLY);
+    if (is(kind, "child")) {
+        int child = fork();
+        if (child == 0) { pause(); _exit(0); }
+        return child;
+    }
+    if (is(kind, "zombie")) {
+        int child = fork();
+        if (child == 0) _exit(0);
+        siginfo_t info;
+        return waitid(P_PID, child, &info, WEXITED | WNOWAIT);
+    }
+    if (is(kind, "seccomp")) {
+        struct sock_filter allow = {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW};
+        struct sock_fprog filter = {1, &allow};
+        return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ?: prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
+    }
+    if (is(kind, "thread-credentials")) return start(other_credentials), 0;
+    if (is(kind, "thread-directory")) return start(own_directory), 0;
+    if (is(kind, "thread-clock")) {
+        start(plain);
+        int id;
+        struct sigevent none = {.sigev_notify = SIGEV_NONE};
+        return syscall(SYS_timer_create, CLOCK_THREAD_CPUTIME_ID, &none, &id);
+    }
+    if (is(kind, "sysv")) {
+        int id = shmget(IPC_PRIVATE, 4096, 0600);
+        void *at = shmat(id, NULL, 0);
+        shmctl(id, IPC_RMID, NULL);
+        return at == (void *)-1 ? -1 : 0;
+    }
+    if (is(kind, "aio")) {
+        static aio_context_t context;
+        return syscall(SYS_io_setup, 4, &context);
+    }
+    if (is(kind, "ldt")) {
+        struct { unsigned entry, base, limit, flags; } descriptor = {0, 0x1000, 1, 0x41};
+        return syscall(SYS_modify_ldt, 1, &descriptor, sizeof descriptor);
+    }
+    return -1;
+}
+
+int main(int argc, char **argv) {
+    int fd = argc > 1 ? set_up(argv[1]) : -1;
+    if (fd == -1) {
+        printf("not here: %s (errno %d)\n", argv[1], errno);
+        return 0;
+    }
+    pause_here();
+    if (fd > 2 && !is(argv[1], "child")) EXPECT(fcntl(fd, F_GETFD) != -1);
+    if (is(argv[1], "child")) kill(fd, SIGKILL);
+    return finish();
+}

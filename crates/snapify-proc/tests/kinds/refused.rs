@@ -1,0 +1,113 @@
+//! What is not supported is refused by name, before and at capture, and the program goes on
+//! unharmed.
+
+use crate::stage::{Stage, User};
+
+/// What a program sets up, and what the refusal says.
+const KINDS: &[(&str, &str)] = &[
+    ("tcp", "an IPv4 stream socket"),
+    ("unix", "a UNIX packet socket"),
+    ("netlink", "a netlink raw socket"),
+    ("timerfd", "a timerfd"),
+    ("signalfd", "a signalfd"),
+    ("inotify", "an inotify instance"),
+    ("pidfd", "a pidfd"),
+    ("userfaultfd", "a userfaultfd"),
+    ("io_uring", "an io_uring instance"),
+    ("namespace", "a namespace"),
+    ("fifo", "a named pipe"),
+    ("packets", "a pipe in packet mode"),
+    ("terminal", "the master side of a pseudo-terminal"),
+    ("queue", "a POSIX message queue"),
+    ("lease", "a lease on the file"),
+    ("async", "signals on input switched on"),
+    ("renamed", "this name leads to something else by now"),
+    ("rmdir", "working directory"),
+    ("other-process", "it is about another process"),
+    ("child", "(refused)"),
+    ("zombie", "(refused, ended)"),
+    ("seccomp", "restricted by seccomp"),
+    (
+        "thread-credentials",
+        "privileges are not those of the first thread",
+    ),
+    (
+        "thread-directory",
+        "a working directory and umask of its own",
+    ),
+    (
+        "thread-clock",
+        "POSIX timer 0: it counts the CPU time of the thread that made it",
+    ),
+    ("sysv", "System V shared memory"),
+    ("aio", "asynchronous I/O"),
+    ("ldt", "local descriptor table"),
+];
+
+/// Only remote calls show these.
+const NOT_FORETOLD: &[&str] = &["ldt"];
+
+#[test]
+fn everything_unsupported_is_refused_by_name() {
+    let mut wrong = Vec::new();
+    for user in User::all() {
+        let stage = Stage::new("refused", user);
+        for &(kind, wanted) in KINDS {
+            let Some(program) = stage.start_if_possible(&[kind]) else {
+                eprintln!("{kind}: not to be had here by {user:?}");
+                continue;
+            };
+            let foretold = stage.check(program.pid());
+            let refusal = stage
+                .try_save(program.pid(), "image", false)
+                .err()
+                .unwrap_or_default();
+            let is_foretold = foretold.contains(wanted) || NOT_FORETOLD.contains(&kind);
+            if !is_foretold || !refusal.contains(wanted) {
+                wrong.push(format!(
+                    "{kind} ({user:?}): check says {foretold:?}, save {refusal:?}"
+                ));
+            }
+            program.go_on_and_be_fine();
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// All that stands in the way is told at once.
+#[test]
+fn several_obstacles_come_in_one_message() {
+    let stage = Stage::new("refused", User::Ourselves);
+    let directory = stage.path("gone");
+    std::fs::create_dir(&directory).unwrap();
+    let program = stage.start_with(|command| {
+        command.arg("timerfd").current_dir(&directory);
+    });
+    std::fs::remove_dir(&directory).unwrap();
+    let refusal = stage.try_save(program.pid(), "image", false).unwrap_err();
+    assert!(
+        refusal.contains("timerfd") && refusal.contains("working directory"),
+        "{refusal}"
+    );
+    program.go_on_and_be_fine();
+}
+
+/// As root, too: whose program it is decides.
+#[test]
+fn somebody_elses_program_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let theirs = Stage::new("pipes", User::Ordinary);
+    let program = theirs.start();
+    let ours = Stage::new("pipes", User::Ourselves);
+    assert!(ours.check(program.pid()).contains("belongs to user 12345"));
+    let refusal = ours.try_save(program.pid(), "image", false).unwrap_err();
+    assert!(refusal.contains("belongs to another user"), "{refusal}");
+    program.go_on_and_be_fine();
+
+    let program = ours.start();
+    assert!(theirs.check(program.pid()).contains("belongs to user 0"));
+    theirs.try_save(program.pid(), "image", false).unwrap_err();
+    program.go_on_and_be_fine();
+}

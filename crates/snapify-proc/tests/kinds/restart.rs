@@ -1,0 +1,91 @@
+//! What has changed between snapshot and restart.
+
+use crate::stage::{Stage, User};
+use std::fs;
+
+/// A program that is saved and ended.
+fn saved(program: &str, args: &[&str]) -> Stage {
+    let stage = Stage::new(program, User::Ourselves);
+    let running = stage.start_with(|command| {
+        command.args(args);
+    });
+    stage.save(running.pid(), "image", true);
+    running.is_killed();
+    stage
+}
+
+fn refusal(stage: &Stage) -> String {
+    stage
+        .try_restore("image")
+        .err()
+        .expect("this cannot be restored")
+}
+
+#[test]
+fn a_file_that_is_gone_is_named() {
+    let stage = saved("files", &[]);
+    fs::remove_file(stage.path("plain")).unwrap();
+    fs::remove_file(stage.path("locked")).unwrap();
+    let refusal = refusal(&stage);
+    assert!(
+        refusal.contains(stage.path("plain").to_str().unwrap()),
+        "{refusal}"
+    );
+    assert!(
+        refusal.contains(stage.path("locked").to_str().unwrap()),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn a_file_that_is_shorter_is_named_and_a_longer_one_taken() {
+    let stage = saved("files", &[]);
+    fs::write(stage.path("plain"), "012345").unwrap();
+    let text = refusal(&stage);
+    assert!(text.contains("it had 10 bytes and has 6 now"), "{text}");
+    fs::write(stage.path("plain"), "0123456789, and more").unwrap();
+    stage.restore("image").go_on_and_be_fine();
+}
+
+#[test]
+fn a_lock_that_another_has_taken_is_named() {
+    let stage = saved("files", &[]);
+    let other = fs::File::open(stage.path("locked")).unwrap();
+    rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let text = refusal(&stage);
+    assert!(text.contains("another process holds the lock"), "{text}");
+    assert!(
+        text.contains(stage.path("locked").to_str().unwrap()),
+        "{text}"
+    );
+    drop(other);
+    stage.restore("image").go_on_and_be_fine();
+}
+
+#[test]
+fn a_working_directory_that_is_gone_is_named() {
+    let stage = saved("context", &[]);
+    fs::remove_dir(stage.path("inner")).unwrap();
+    let text = refusal(&stage);
+    assert!(
+        text.contains("working directory") && text.contains("/inner"),
+        "{text}"
+    );
+}
+
+#[test]
+fn another_user_cannot_restart_it() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let stage = Stage::new("pipes", User::Ordinary);
+    let running = stage.start();
+    stage.save(running.pid(), "image", true);
+    running.is_killed();
+    let text = stage
+        .as_user(User::Ourselves)
+        .try_restore("image")
+        .err()
+        .unwrap();
+    assert!(text.contains("belongs to user 12345"), "{text}");
+}
