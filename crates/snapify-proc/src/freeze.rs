@@ -10,7 +10,7 @@ use crate::procfs::ProcDir;
 use crate::procfs::status::Status;
 use crate::ptrace::{Running, Stop, Stopped};
 use crate::remote::Tracee;
-use crate::threads::{self, restart, rseq};
+use crate::threads::{self, rseq};
 use crate::{check, context, files, signals, timers};
 use snapify_store::{PageFileSummary, Progress};
 use snapify_sys::process;
@@ -182,7 +182,7 @@ impl Frozen {
                 Some(rseq) => rseq::aborted(self.pid, rseq, registers),
                 None => registers,
             };
-            thread.registers = restart::undisturbed(registers);
+            thread.registers = threads::capture::undisturbed(self.pid, registers);
             thread.mask = stopped.signal_mask()?;
             thread.inner = self.proc.thread_status(thread.tid)?.inner_tid();
         }

@@ -448,7 +448,8 @@ impl Seat {
         if let Some(cpu) = cpu {
             let before = process::affinity(tid.0).map_err(ProcError::ptrace("read affinity", tid))?;
             // Refused where a cpuset leaves out our CPU: calls are slower then, no more.
-            if process::set_affinity(tid.0, &cpu.mask).is_ok() {
+            // A thread that is being built gets the affinity of its image in the end.
+            if process::set_affinity(tid.0, &cpu.mask).is_ok() && origin == Origin::Frozen {
                 self.affinity = Some(before);
             }
         }

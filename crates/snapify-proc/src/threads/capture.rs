@@ -5,15 +5,18 @@ use super::restart;
 use crate::abi::SignalStack;
 use crate::error::{Obstacle, ProcError};
 use crate::freeze::FrozenThread;
-use crate::ids::{RemoteAddr, Tid};
+use crate::ids::{Pid, RemoteAddr};
 use crate::image::hex::HexBytes;
 use crate::image::siginfo::SiginfoImage;
 use crate::path::ImagePath;
 use crate::procfs::ProcDir;
 use crate::remote::Tracee;
 use snapify_sys::process;
+use snapify_sys::ptrace::Registers;
+use snapify_sys::vm;
 
 const PR_GET_TID_ADDRESS: u64 = libc::PR_GET_TID_ADDRESS as u64;
+const PR_GET_TIMERSLACK: u64 = libc::PR_GET_TIMERSLACK as u64;
 const ARCH_GET_XCOMP_PERM: u64 = 0x1022;
 const SS_ONSTACK: i32 = libc::SS_ONSTACK;
 
@@ -30,6 +33,9 @@ pub(crate) fn capture(tracee: &mut Tracee<'_>, proc: &ProcDir, frozen: &FrozenTh
     tracee.syscall_in(tid, "sigaltstack", libc::SYS_sigaltstack, [0, scratch.0, 0, 0, 0, 0])?;
     let stack: SignalStack = tracee.get(scratch)?;
 
+    // /proc shows it to root only.
+    let timer_slack = tracee.syscall_in(tid, "prctl(PR_GET_TIMERSLACK)", libc::SYS_prctl, [PR_GET_TIMERSLACK, 0, 0, 0, 0, 0])?;
+
     let stopped = tracee.thread(tid)?;
     let mut pending: Vec<SiginfoImage> = stopped.pending_signals(false)?.iter().map(SiginfoImage::new).collect();
     // A signal that was being delivered has left its queue; it comes first.
@@ -44,7 +50,7 @@ pub(crate) fn capture(tracee: &mut Tracee<'_>, proc: &ProcDir, frozen: &FrozenTh
     Ok(ThreadImage {
         tid: frozen.inner.0,
         name: ImagePath::from_bytes(name),
-        registers: (&restart::restorable(frozen.registers, continued_call(tracee, frozen))).into(),
+        registers: (&restart::restorable(frozen.registers, continued_call(tracee.pid(), &frozen.registers))).into(),
         extended_state: HexBytes(stopped.extended_state()?),
         extended_permission: 0,
         signal_mask: frozen.mask,
@@ -70,7 +76,7 @@ pub(crate) fn capture(tracee: &mut Tracee<'_>, proc: &ProcDir, frozen: &FrozenTh
             deadline: [scheduling.runtime, scheduling.deadline, scheduling.period],
         },
         affinity: tracee.affinity(tid)?,
-        timer_slack: timer_slack(proc, tid),
+        timer_slack,
     })
 }
 
@@ -96,19 +102,25 @@ pub(crate) fn obstacle(stopped: &crate::ptrace::Stopped) -> Option<Obstacle> {
         .then(|| Obstacle::new(format!("thread {}", stopped.tid()), "it has a user-mode shadow stack (CET), which is not supported"))
 }
 
-/// Only readable for oneself and with CAP_SYS_NICE: without it threads get the leader's default.
-fn timer_slack(proc: &ProcDir, tid: Tid) -> Option<u64> {
-    let text = proc.read(&format!("task/{tid}/timerslack_ns")).ok()?;
-    std::str::from_utf8(&text).ok()?.trim().parse().ok()
+/// The call that a thread in restart_syscall(2) has made, if it can be told.
+fn continued_call(pid: Pid, registers: &Registers) -> Option<i64> {
+    if restart::is_continued(registers) { told_by_code(pid, registers) } else { None }
 }
 
-/// The call that a thread in restart_syscall(2) has made, if it can be told.
-fn continued_call(tracee: &Tracee<'_>, frozen: &FrozenThread) -> Option<i64> {
-    if !restart::is_continued(&frozen.registers) {
-        return None;
-    }
+/// The call that the code before the thread's next instruction makes, if it is one that the kernel continues.
+fn told_by_code(pid: Pid, registers: &Registers) -> Option<i64> {
     let mut code = [0; restart::CODE_BYTES];
-    let at = frozen.registers.rip.checked_sub(code.len() as u64)?;
-    tracee.read(RemoteAddr(at), &mut code).ok()?;
+    let at = registers.rip.checked_sub(code.len() as u64)?;
+    vm::read_exact(pid.0, at, &mut code).ok()?;
     restart::continued_call(code)
+}
+
+/// Registers with which a stopped thread goes on as if it had not been stopped, so that it can be saved again later.
+pub(crate) fn undisturbed(pid: Pid, registers: Registers) -> Registers {
+    if restart::needs_block(&registers) && told_by_code(pid, &registers).is_none() {
+        // The kernel would continue it as restart_syscall(2), and nobody could tell any more what that stands for.
+        restart::restorable(registers, None)
+    } else {
+        restart::undisturbed(registers)
+    }
 }

@@ -37,8 +37,8 @@ pub struct ThreadImage {
     pub scheduling: SchedulingImage,
     /// Allowed CPUs, 64 to a word.
     pub affinity: Vec<u64>,
-    /// Timer slack in nanoseconds, if it could be read.
-    pub timer_slack: Option<u64>,
+    /// Timer slack in nanoseconds.
+    pub timer_slack: u64,
 }
 
 /// A registration of a restartable sequence area (rseq(2)).

@@ -64,6 +64,12 @@ const CONTINUED: [i64; 4] = [libc::SYS_nanosleep, libc::SYS_clock_nanosleep, lib
 /// loads the number, and `syscall`.
 pub const CODE_BYTES: usize = 9;
 
+/// Whether the thread's call would be continued through a `restart_block`, and its number is still known.
+#[must_use]
+pub fn needs_block(registers: &Registers) -> bool {
+    matches!(interrupted(registers), Some((number, ERESTART_RESTARTBLOCK)) if number != libc::SYS_restart_syscall)
+}
+
 /// Whether the thread is in restart_syscall(2).
 #[must_use]
 pub fn is_continued(registers: &Registers) -> bool {

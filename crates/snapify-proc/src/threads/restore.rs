@@ -96,10 +96,9 @@ fn finish_one(tracee: &mut Tracee<'_>, thread: &ThreadImage) -> Result<(), ProcE
     tracee.put_cstr(&thread.name)?;
     let args = [libc::PR_SET_NAME as u64, scratch.0, 0, 0, 0, 0];
     tracee.syscall_in(tid, "prctl(PR_SET_NAME)", libc::SYS_prctl, args)?;
-    if let Some(slack) = thread.timer_slack {
-        let args = [libc::PR_SET_TIMERSLACK as u64, slack, 0, 0, 0, 0];
-        tracee.syscall_in(tid, "prctl(PR_SET_TIMERSLACK)", libc::SYS_prctl, args)?;
-    }
+    // 0 stands for the default, and is what threads of real-time policies have.
+    let args = [libc::PR_SET_TIMERSLACK as u64, thread.timer_slack, 0, 0, 0, 0];
+    tracee.syscall_in(tid, "prctl(PR_SET_TIMERSLACK)", libc::SYS_prctl, args)?;
     for signal in &thread.pending {
         let raw = signal.raw().ok_or_else(|| ProcError::BadImage("a pending signal has no valid form".into()))?;
         let number = crate::ptrace::signal_number(&raw);

@@ -153,6 +153,19 @@ impl Stage {
         }
     }
 
+    /// Starts the program by a command for the shell, whose standard error is `error`.
+    pub fn start_through_shell(&self, command: &str, error: Stdio) -> Running {
+        let mut shell = self.command("bash");
+        shell.arg("-c").arg(command);
+        shell
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(error);
+        let mut running = Running::of(shell.spawn().unwrap());
+        running.expect("ready");
+        running
+    }
+
     fn spawn(&self, change: impl FnOnce(&mut Command)) -> Running {
         let mut command = self.command(&self.program);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -1,0 +1,97 @@
+//! Threads and memory, end to end: programs that are saved, killed and restored, at a quiet moment and at random ones, as root and as
+//! an ordinary user.
+
+#[path = "../kinds/stage.rs"]
+#[allow(dead_code)]
+mod stage;
+
+use stage::{Stage, User};
+use std::time::Duration;
+
+/// Runs a program of `programs/` through a save after which it goes on, and through two generations of restores.
+fn survives(program: &str) {
+    for user in User::all() {
+        let stage = Stage::of("core", program, user);
+        let original = stage.start();
+        stage.save(original.pid(), "first", false);
+        original.go_on_and_be_fine();
+
+        let original = stage.start();
+        stage.save(original.pid(), "second", true);
+        original.is_killed();
+        let restored = stage.restore("second");
+        stage.save(restored.pid(), "third", true);
+        restored.is_killed();
+        stage.restore("third").go_on_and_be_fine();
+    }
+}
+
+#[test]
+fn threads() {
+    survives("threads");
+}
+
+#[test]
+fn memory() {
+    survives("memory");
+}
+
+#[test]
+fn blocking_calls() {
+    survives("calls");
+}
+
+#[test]
+fn a_stopped_process_stays_stopped() {
+    for user in User::all() {
+        let stage = Stage::of("core", "threads", user);
+        let original = stage.start();
+        let pid = original.pid();
+        signal(pid, libc::SIGSTOP);
+        wait_for_state(pid, 'T');
+        stage.save(pid, "kept", false);
+        assert_eq!(state(pid), 'T');
+        stage.save(pid, "stopped", true);
+        original.is_killed();
+        let restored = stage.restore("stopped");
+        wait_for_state(restored.pid(), 'T');
+        signal(restored.pid(), libc::SIGCONT);
+        restored.go_on_and_be_fine();
+    }
+}
+
+/// The program works in all its threads all the time, and checks itself; it is saved at moments that nobody has chosen.
+#[test]
+fn random_moments() {
+    for user in User::all() {
+        let stage = Stage::of("core", "busy", user);
+        let mut running = stage.start();
+        for round in 0..8_u64 {
+            std::thread::sleep(Duration::from_micros(round * 7919 % 40_000));
+            let name = format!("round{round}");
+            stage.save(running.pid(), &name, round % 2 == 1);
+            if round % 2 == 1 {
+                running.is_killed();
+                running = stage.restore(&name);
+            }
+        }
+        running.go_on_and_be_fine();
+    }
+}
+
+fn signal(pid: i32, signal: i32) {
+    snapify_sys::process::kill(pid, signal).unwrap();
+}
+
+fn state(pid: i32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+}
+
+fn wait_for_state(pid: i32, wanted: char) {
+    let begin = std::time::Instant::now();
+    while state(pid) != wanted {
+        assert!(begin.elapsed() < Duration::from_secs(10), "process {pid} is in state {}", state(pid));
+        std::thread::yield_now();
+    }
+}
