@@ -2,20 +2,19 @@
 //! descriptors of all processes that we may look at are looked through; a pipe goes to others by
 //! inheritance, mostly to processes of the same user.
 
+use super::survey::Seen;
 use crate::error::ProcError;
 use crate::ids::Pid;
 use crate::procfs::{ProcDir, text};
+use snapify_sys::kcmp::{Kind, kcmp};
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
 /// For each of these pipes (inode numbers) that another process holds too: that process, for
 /// people.
 pub(super) fn of_pipes(pipes: &[u64], except: Pid) -> Result<HashMap<u64, String>, ProcError> {
     let mut found = HashMap::new();
-    let directory = std::fs::read_dir("/proc").map_err(ProcError::proc("/proc"))?;
-    let pids = directory
-        .flatten()
-        .filter_map(|entry| text::id(entry.file_name().as_encoded_bytes()));
-    for pid in pids.map(Pid).filter(|pid| *pid != except) {
+    for pid in others(except)? {
         // Processes end meanwhile, and those of other users are closed to us.
         let Ok(proc) = ProcDir::open(pid) else {
             continue;
@@ -38,6 +37,29 @@ pub(super) fn of_pipes(pipes: &[u64], except: Pid) -> Result<HashMap<u64, String
         }
     }
     Ok(found)
+}
+
+/// Whether another process has the same description under the same number: it was inherited, and
+/// nobody has taken it into use by giving it a number of its own.
+pub(super) fn has_inherited(seen: &Seen, pid: Pid) -> bool {
+    let link = format!("fd/{}", seen.fd);
+    let number = u64::from(seen.fd.0.cast_unsigned());
+    let has_it = |other: Pid| {
+        let same_link = ProcDir::open(other)
+            .and_then(|proc| proc.link(&link))
+            .is_ok_and(|target| target == seen.link);
+        same_link && kcmp(pid.0, other.0, Kind::File, number, number).is_ok_and(Ordering::is_eq)
+    };
+    others(pid).is_ok_and(|mut others| others.any(has_it))
+}
+
+/// All processes but one.
+fn others(except: Pid) -> Result<impl Iterator<Item = Pid>, ProcError> {
+    let directory = std::fs::read_dir("/proc").map_err(ProcError::proc("/proc"))?;
+    let pids = directory
+        .flatten()
+        .filter_map(|entry| text::id(entry.file_name().as_encoded_bytes()));
+    Ok(pids.map(Pid).filter(move |pid| *pid != except))
 }
 
 fn describe(proc: &ProcDir) -> String {

@@ -1,10 +1,15 @@
 //! Pipes within the process: both ends are its own, or the other end is closed. They come back with
 //! their content and size.
+//!
+//! A pipe to another process that is no standard stream is refused, with one exception: one that
+//! whatever started the program has merely left open for it comes back with its other end closed.
+//! Shells, build tools and launchers leave such pipes open, to be told of the end of what they
+//! start.
 
 use super::inherit::standard_stream;
 use super::survey::{Found, Recognized, Seen, View};
-use super::{can_read, can_write, has_flag};
-use crate::error::ProcError;
+use super::{can_read, can_write, has_flag, holders};
+use crate::error::{Obstacle, ProcError};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::pipe::{PipeFlags, SpliceFlags};
@@ -42,16 +47,24 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
     if !is_anonymous(seen) {
         return None;
     }
+    let is_stream = standard_stream(seen, view).is_some();
     let within = match view.pipes.get(&seen.stat.st_ino) {
         Some((true, true)) => !view.holders.contains_key(&seen.stat.st_ino),
         Some((true, false)) => is_abandoned(seen, view),
         // Standard output to a reader that has gone is of no use to anybody; a restart may have a
         // better one.
-        Some((false, true)) => is_abandoned(seen, view) && standard_stream(seen, view).is_none(),
+        Some((false, true)) => !is_stream && is_abandoned(seen, view),
         _ => false,
     };
     if !within {
-        return None;
+        if is_stream || !holders::has_inherited(seen, view.proc.pid()) {
+            return None;
+        }
+        tracing::warn!(
+            "descriptor {} is a pipe that was left open for the program by what started it; \
+             after a restart it leads to nobody",
+            seen.fd
+        );
     }
     if has_flag(seen.flags(), libc::O_DIRECT) {
         return Some(Err(
@@ -78,11 +91,19 @@ fn is_abandoned(seen: &Seen, view: &View<'_>) -> bool {
 }
 
 /// Why a pipe is not one within the process.
-pub(crate) fn describe_foreign(seen: &Seen, view: &View<'_>) -> String {
-    match view.holders.get(&seen.stat.st_ino) {
-        Some(holder) => format!("it is a pipe that {holder} holds too, which is not supported"),
-        None => "it is a pipe whose other end another process holds, which is not supported".into(),
-    }
+pub(crate) fn foreign(seen: &Seen, view: &View<'_>) -> Obstacle {
+    let obstacle = match view.holders.get(&seen.stat.st_ino) {
+        Some(holder) => seen.obstacle(format!(
+            "{holder} has this pipe too, which is not supported"
+        )),
+        None => {
+            seen.obstacle("another process has the other end of this pipe, which is not supported")
+        }
+    };
+    obstacle.with_hint(format!(
+        "if the program does not need it, start it with {}>&-",
+        seen.fd
+    ))
 }
 
 /// What a pipe holds, without taking it out (tee(2)). `reader` is a duplicate of its read end.

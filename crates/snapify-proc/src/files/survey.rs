@@ -218,7 +218,12 @@ fn recognize(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
         .or_else(|| eventfd::recognize(seen))
         .or_else(|| epoll::recognize(seen, view))
         .or_else(|| inherit::recognize(seen, view));
-    recognized.unwrap_or_else(|| Err(seen.obstacle(describe_unknown(seen, view))))
+    recognized.unwrap_or_else(|| {
+        Err(match pipe::is_anonymous(seen) {
+            true => pipe::foreign(seen, view),
+            false => seen.obstacle(describe_unknown(seen, view)),
+        })
+    })
 }
 
 /// A lease (`F_SETLEASE`), for whose breaking the holder gets signals.
@@ -239,9 +244,6 @@ fn signals_on_input(seen: &Seen) -> Recognized {
 fn describe_unknown(seen: &Seen, view: &View<'_>) -> String {
     let what = match (seen.file_type(), seen.link.as_bytes()) {
         (FileType::Socket, _) => socket_name(seen, view),
-        (FileType::Fifo, _) if pipe::is_anonymous(seen) => {
-            return pipe::describe_foreign(seen, view);
-        }
         (FileType::Fifo, _) => "a named pipe".into(),
         (FileType::CharacterDevice, b"/dev/ptmx" | b"/dev/pts/ptmx") => {
             "the master side of a pseudo-terminal".into()

@@ -128,3 +128,26 @@ fn output_to_a_file_goes_on_in_the_file() {
         assert_eq!(std::fs::read_to_string(&log).unwrap(), "ready\nfine\n");
     }
 }
+
+/// What started the program has left a pipe open for it, which it has itself under the same number.
+/// The program is not refused for it. If it alone has it, it is.
+#[test]
+fn a_pipe_that_was_left_open_is_no_obstacle() {
+    let stage = Stage::new("stdio", User::Ourselves);
+    let (reader, writer) = std::io::pipe().unwrap();
+    for end in &[OwnedFd::from(reader), OwnedFd::from(writer)] {
+        let error = || Stdio::from(end.try_clone().unwrap());
+        let command = "exec 77>&2 2>&-; ./stdio; exit $?";
+        let original = stage.start_through_shell(command, error());
+        stage.save(stage.pid_of_program(original.pid()), "inherited", true);
+        drop(original);
+        stage.restore("inherited").go_on_and_be_fine();
+
+        let command = "exec 77>&2 2>&-; exec ./stdio";
+        let original = stage.start_through_shell(command, error());
+        let refusal = stage.try_save(original.pid(), "alone", false).unwrap_err();
+        assert!(refusal.contains("descriptor 77"), "{refusal}");
+        assert!(refusal.contains("start it with 77>&-"), "{refusal}");
+        original.go_on_and_be_fine();
+    }
+}
