@@ -5,7 +5,6 @@
 
 use crate::capture::CaptureContext;
 use crate::error::{Obstacle, ProcError};
-use crate::ids::Tid;
 use crate::path::ImagePath;
 use crate::privileges::Privileges;
 use crate::procfs::limits::{Limit, RESOURCES, resource_name};
@@ -213,7 +212,7 @@ pub fn restore_last(
     image: &ContextImage,
     ctx: &mut RestoreContext<'_>,
 ) -> Result<(), ProcError> {
-    set_oom_score(tracee, image.oom_score_adj)?;
+    set_oom_score(tracee, image.oom_score_adj, ctx)?;
     tracee.syscall(
         "personality",
         libc::SYS_personality,
@@ -226,15 +225,9 @@ pub fn restore_last(
         )));
     }
     for (resource, limit) in (0..).zip(&image.limits) {
-        limit.restore(tracee, resource)?;
+        limit.restore(tracee, resource, ctx)?;
     }
-    let threads: Vec<Tid> = ctx
-        .image
-        .threads
-        .iter()
-        .map(|thread| Tid(thread.tid))
-        .collect();
-    image.privileges.restore(tracee, &threads)?;
+    image.privileges.restore(tracee, ctx)?;
     image.attributes.restore_last(tracee)
 }
 
@@ -249,7 +242,12 @@ impl LimitImage {
     }
 
     /// Sets the limit; where the hard one may not be raised that far, as far as it may be.
-    fn restore(&self, tracee: &mut Tracee<'_>, resource: u64) -> Result<(), ProcError> {
+    fn restore(
+        &self,
+        tracee: &mut Tracee<'_>,
+        resource: u64,
+        ctx: &RestoreContext<'_>,
+    ) -> Result<(), ProcError> {
         let at = tracee.scratch().addr;
         let (new, old) = (at, at.offset(16));
         let [soft, hard] = [self.soft, self.hard].map(|limit| limit.unwrap_or(u64::MAX));
@@ -273,10 +271,10 @@ impl LimitImage {
             [0, resource, 0, old.0, 0, 0],
         )?;
         let [_, allowed] = tracee.get::<[u64; 2]>(old)?;
-        tracing::warn!(
+        ctx.warn(format!(
             "limit of {}: {hard} cannot be had here, the program gets {allowed}",
             self.resource
-        );
+        ));
         tracee.put(new, &[soft.min(allowed), allowed])?;
         tracee
             .syscall(
@@ -371,7 +369,11 @@ fn prctl(tracee: &mut Tracee<'_>, what: i32, argument: u64) -> Result<u64, ProcE
 
 /// Sets the inclination to be killed when memory is short. Only root may lower it below what the
 /// restart has; a program that cannot have it back is warned of and goes on.
-fn set_oom_score(tracee: &mut Tracee<'_>, wanted: i64) -> Result<(), ProcError> {
+fn set_oom_score(
+    tracee: &mut Tracee<'_>,
+    wanted: i64,
+    ctx: &RestoreContext<'_>,
+) -> Result<(), ProcError> {
     const FILE: &str = "/proc/self/oom_score_adj";
     let present = std::fs::read_to_string(FILE)
         .ok()
@@ -400,7 +402,9 @@ fn set_oom_score(tracee: &mut Tracee<'_>, wanted: i64) -> Result<(), ProcError> 
     });
     match written {
         Err(ProcError::RemoteSyscall { source, .. }) => {
-            tracing::warn!("oom_score_adj {wanted} cannot be had here: {source}");
+            ctx.warn(format!(
+                "oom_score_adj {wanted} cannot be had here: {source}"
+            ));
             Ok(())
         }
         other => other.map(drop),

@@ -9,6 +9,7 @@ use crate::error::ProcError;
 use crate::ids::Tid;
 use crate::procfs::status::{CapSets, Status};
 use crate::remote::Tracee;
+use crate::restore::RestoreContext;
 use serde::{Deserialize, Serialize};
 
 /// Privileges of a process.
@@ -46,7 +47,7 @@ impl Privileges {
     pub(crate) fn restore(
         &self,
         tracee: &mut Tracee<'_>,
-        threads: &[Tid],
+        ctx: &RestoreContext<'_>,
     ) -> Result<(), ProcError> {
         let path = "/proc/self/status";
         // The process under construction has been cloned off us and has what we have.
@@ -57,16 +58,16 @@ impl Privileges {
         let wanted = within(&self.capabilities, &present);
         let missing = self.capabilities.permitted & !wanted.permitted;
         if missing != 0 {
-            tracing::warn!(
-                "the program had capabilities that cannot be had here (bit mask {missing:#x})"
-            );
+            ctx.warn(format!(
+                "capabilities that the program had cannot be had here (bit mask {missing:#x})"
+            ));
         }
         let secure_bits = tracee.syscall(
             "prctl",
             libc::SYS_prctl,
             [libc::PR_GET_SECUREBITS as u64, 0, 0, 0, 0, 0],
         )?;
-        for &tid in threads {
+        for tid in ctx.image.threads.iter().map(|thread| Tid(thread.tid)) {
             self.restore_thread(
                 tracee,
                 tid,

@@ -130,6 +130,7 @@ impl Epoll {
         tracee: &mut Tracee<'_>,
         epoll: RemoteFd,
         is_stdio: impl Fn(RemoteFd) -> bool,
+        warn: impl Fn(String),
     ) -> Result<(), ProcError> {
         for watched in &self.watched {
             let added = match watched.now {
@@ -141,10 +142,10 @@ impl Epoll {
                     if source.raw_os_error() == Some(libc::EPERM)
                         && is_stdio(watched.now.unwrap_or(watched.fd)) =>
                 {
-                    tracing::warn!(
+                    warn(format!(
                         "standard stream {} is now one that cannot be waited for by epoll",
                         watched.fd
-                    );
+                    ));
                 }
                 other => other?,
             }

@@ -143,7 +143,7 @@ impl NewPipe {
     ///
     /// # Errors
     /// Those of pipe2(2); [`ProcError::BadImage`] for a size that cannot be.
-    pub fn new(image: &PipeImage) -> Result<Self, ProcError> {
+    pub fn new(image: &PipeImage, warn: impl Fn(String)) -> Result<Self, ProcError> {
         if image.capacity > GREATEST_CAPACITY {
             return Err(ProcError::BadImage(format!(
                 "it has a pipe of {} bytes",
@@ -153,10 +153,10 @@ impl NewPipe {
         let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)
             .map_err(ProcError::system("making a pipe"))?;
         if let Err(errno) = rustix::pipe::fcntl_setpipe_size(&writer, image.capacity) {
-            tracing::warn!(
+            warn(format!(
                 "a pipe of {} bytes is made smaller: {errno}",
                 image.capacity
-            );
+            ));
         }
         Ok(Self {
             reader,
@@ -228,10 +228,13 @@ mod tests {
 
     #[test]
     fn content_is_copied_and_stays() {
-        let pipe = NewPipe::new(&PipeImage {
-            capacity: 1 << 17,
-            content: None,
-        })
+        let pipe = NewPipe::new(
+            &PipeImage {
+                capacity: 1 << 17,
+                content: None,
+            },
+            |_| {},
+        )
         .unwrap();
         assert_eq!(content(pipe.reader.as_fd()).unwrap(), b"");
         // Many small writes take a buffer each, up to the number of buffers.
@@ -244,10 +247,13 @@ mod tests {
         assert_eq!(content(pipe.reader.as_fd()).unwrap(), expected);
         assert_eq!(content(pipe.reader.as_fd()).unwrap(), expected);
         assert!(pipe.fill(&[0; 8192]).is_err());
-        let again = NewPipe::new(&PipeImage {
-            capacity: 1 << 17,
-            content: None,
-        })
+        let again = NewPipe::new(
+            &PipeImage {
+                capacity: 1 << 17,
+                content: None,
+            },
+            |_| {},
+        )
         .unwrap();
         again.fill(&expected).unwrap();
         assert_eq!(content(again.reader.as_fd()).unwrap(), expected);
@@ -255,10 +261,13 @@ mod tests {
 
     #[test]
     fn descriptions_are_of_the_end_that_their_flags_say() {
-        let mut pipe = NewPipe::new(&PipeImage {
-            capacity: 65536,
-            content: None,
-        })
+        let mut pipe = NewPipe::new(
+            &PipeImage {
+                capacity: 65536,
+                content: None,
+            },
+            |_| {},
+        )
         .unwrap();
         let writer = pipe.description(libc::O_WRONLY.cast_unsigned()).unwrap();
         let reader = pipe
@@ -287,10 +296,13 @@ mod tests {
     #[test]
     fn absurd_sizes_are_refused() {
         assert!(
-            NewPipe::new(&PipeImage {
-                capacity: usize::MAX,
-                content: None
-            })
+            NewPipe::new(
+                &PipeImage {
+                    capacity: usize::MAX,
+                    content: None
+                },
+                |_| {}
+            )
             .is_err()
         );
     }

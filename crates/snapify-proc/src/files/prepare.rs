@@ -64,7 +64,7 @@ impl Prepared {
         let mut pipes = image
             .pipes
             .iter()
-            .map(NewPipe::new)
+            .map(|pipe| NewPipe::new(pipe, |text| ctx.warn(text)))
             .collect::<Result<Vec<_>, _>>()?;
         let sources = image
             .descriptions
@@ -158,7 +158,10 @@ pub(super) fn seal(image: &FilesImage, ctx: &RestoreContext<'_>) -> Result<(), P
             _ => rustix::fs::fcntl_add_seals(&file, seals),
         };
         if let Err(errno) = result {
-            tracing::warn!("{} comes back without its seals: {errno}", removed.was);
+            ctx.warn(format!(
+                "{} comes back without its seals: {errno}",
+                removed.was
+            ));
         }
     }
     Ok(())

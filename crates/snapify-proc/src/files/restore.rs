@@ -37,7 +37,12 @@ pub fn restore(
         if let Object::Epoll(epoll) = &image.descriptions[descriptor.description].object
             && !again
         {
-            epoll.restore(tracee, descriptor.fd, |fd| is_stdio(image, fd))?;
+            epoll.restore(
+                tracee,
+                descriptor.fd,
+                |fd| is_stdio(image, fd),
+                |text| ctx.warn(text),
+            )?;
         }
     }
     for (pipe, new) in image.pipes.iter().zip(&prepared.pipes) {

@@ -50,6 +50,7 @@ pub(super) fn build(plan: &RestorePlan<'_>, progress: &dyn Progress) -> Result<B
 
     trampoline.remove(&mut tracee)?;
     warnings.extend(threads::restore::settle(&mut tracee, &image.threads)?);
+    warnings.extend(ctx.warnings.take());
     tracing::debug!(pid = image.pid, calls = tracee.calls(), "restored");
     let threads = in_order(tracee, image);
     Ok(Built {

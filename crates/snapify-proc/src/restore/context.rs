@@ -4,6 +4,7 @@ use crate::error::ProcError;
 use crate::ids::RemoteFd;
 use crate::image::ProcessImage;
 use snapify_store::SpaceId;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,6 +20,7 @@ pub struct RestoreContext<'a> {
     pub(crate) objects: HashMap<u32, (RemoteFd, File)>,
     pub(crate) stdio: [RemoteFd; 3],
     pub(crate) first_inherited: RemoteFd,
+    pub(crate) warnings: RefCell<Vec<String>>,
 }
 
 impl RestoreContext<'_> {
@@ -75,6 +77,11 @@ impl RestoreContext<'_> {
     #[must_use]
     pub fn first_inherited(&self) -> RemoteFd {
         self.first_inherited
+    }
+
+    /// Notes what does not come back quite as it was. The restart goes on, and its user is told.
+    pub fn warn(&self, warning: impl Into<String>) {
+        self.warnings.borrow_mut().push(warning.into());
     }
 
     fn object_file(&self, space: SpaceId) -> Result<&(RemoteFd, File), ProcError> {

@@ -7,6 +7,7 @@ use crate::ids::RemoteFd;
 use crate::image::{ObjectImage, ProcessImage};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use snapify_sys::process;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -42,6 +43,7 @@ pub(super) fn gather<'a>(plan: &RestorePlan<'_>, image: &'a ProcessImage) -> Res
         objects,
         stdio,
         first_inherited: RemoteFd(first),
+        warnings: RefCell::default(),
     })
 }
 

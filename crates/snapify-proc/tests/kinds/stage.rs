@@ -269,8 +269,31 @@ impl Stage {
 
     /// Has the engine restore a process, or tell why not.
     pub fn try_restore(&self, name: &str) -> Result<Running, String> {
+        self.try_restore_with(name, &[])
+    }
+
+    /// As [`Self::restore`], with files for externals.
+    pub fn restore_with(&self, name: &str, externals: &[&str]) -> Running {
+        self.try_restore_with(name, externals)
+            .unwrap_or_else(|text| panic!("restoring {}: {text}", self.program.display()))
+    }
+
+    fn try_restore_with(&self, name: &str, externals: &[&str]) -> Result<Running, String> {
         let mut command = self.engine();
-        command.arg("restore").arg(self.path(name));
+        command.arg("restore").arg(self.path(name)).args(externals);
+        Self::through_engine(command, "restored as process ")
+    }
+
+    /// Has the engine launch the program, and waits until it is ready.
+    pub fn launch(&self) -> Running {
+        let mut command = self.engine();
+        command.arg("launch").arg(&self.program);
+        let mut running = Self::through_engine(command, "launched as process ").unwrap();
+        running.expect("ready");
+        running
+    }
+
+    fn through_engine(mut command: Command, mark: &str) -> Result<Running, String> {
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -280,7 +303,7 @@ impl Stage {
         let mut text = String::new();
         while errors.read_line(&mut text).unwrap() > 0 {
             let last = text.trim_end().rsplit('\n').next().unwrap();
-            if let Some((_, rest)) = last.split_once("restored as process ") {
+            if let Some((_, rest)) = last.split_once(mark) {
                 running.pid = rest.split(' ').next().unwrap().parse().unwrap();
                 running.errors = Some(errors);
                 return Ok(running);
