@@ -8,7 +8,7 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
 
@@ -182,6 +182,25 @@ impl SharedFile {
         Ok(mapping)
     }
 
+    /// Gives the file up, though others may still use this object: its descriptor leads to `/dev/null` from now on.
+    ///
+    /// # Errors
+    /// If `/dev/null` cannot be opened; the file stays then.
+    pub fn sever(&self) -> Result<(), WindowError> {
+        let failed = io_error("sever", self.bytes);
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(&failed)?;
+        // SAFETY: dup3(2) onto a descriptor that this object owns; it stays open, and calls on it fail or do nothing.
+        let done = unsafe { libc::dup3(null.as_raw_fd(), self.file.as_raw_fd(), libc::O_CLOEXEC) };
+        if done < 0 {
+            Err(failed(
+                Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::BADF),
+            ))
+        } else {
+            Ok(())
+        }
+    }
+
     fn check(&self, offset: u64, bytes: u64) -> Result<(), WindowError> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(()),
@@ -283,22 +302,31 @@ impl Mapping {
         Ok(unsafe { AtomicU32::from_ptr(word.cast()) })
     }
 
-    /// Replaces the memory by private zeros in the same place, because the window's file is gone for good.
+    /// Replaces the memory by memory of this process alone, in the same place, because the window's peer is gone for
+    /// good: the first `keep` bytes (whole pages) by zeros, the rest by nothing that could be accessed.
     ///
     /// # Errors
-    /// If the kernel is out of memory; the window stays then.
-    pub fn sever(&self) -> Result<(), WindowError> {
-        // SAFETY: replaces exactly this mapping; all access is by copying bytes, to which the change is one of content.
+    /// If the kernel is out of memory; the window stays then, at least in part.
+    pub fn sever(&self, keep: u64) -> Result<(), WindowError> {
+        let keep = self.bytes.min(usize::try_from(keep).unwrap_or(self.bytes));
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        let failed = io_error("sever", self.bytes as u64);
+        // SAFETY: both calls together replace exactly this mapping; all access is by copying bytes and through atomics,
+        // to which the change is one of content, and what becomes inaccessible is not accessed by the caller's promise.
         unsafe {
-            rustix::mm::mmap_anonymous(
-                self.base.cast(),
-                self.bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE,
-            )
+            if keep > 0 {
+                let access = ProtFlags::READ | ProtFlags::WRITE;
+                rustix::mm::mmap_anonymous(self.base.cast(), keep, access, flags)
+                    .map_err(&failed)?;
+            }
+            if keep < self.bytes {
+                // No access, so that it does not count as memory that might be needed.
+                let rest = self.base.add(keep).cast();
+                rustix::mm::mmap_anonymous(rest, self.bytes - keep, ProtFlags::empty(), flags)
+                    .map_err(&failed)?;
+            }
         }
-        .map(|_| ())
-        .map_err(io_error("sever", self.bytes as u64))
+        Ok(())
     }
 }
 
@@ -341,7 +369,8 @@ mod tests {
         file.discard(4096, 4096).unwrap();
         b.read(4090, &mut got).unwrap();
         assert_eq!(&got, b"across\0\0\0\0\0\0\0");
-        a.sever().unwrap();
+        a.sever(8192).unwrap();
+        file.sever().unwrap();
         a.read(4090, &mut got).unwrap();
         assert_eq!(got, [0; 13]);
     }

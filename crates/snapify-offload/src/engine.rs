@@ -81,8 +81,7 @@ pub struct CaptureOrder<'a> {
 }
 
 /// Where the image of a process comes from.
-#[derive(Debug)]
-pub struct RestoreOrder {
+pub struct RestoreOrder<'a> {
     /// What [`CaptureFiles::meta`] received.
     pub meta: File,
     /// What [`CaptureFiles::pages`] received.
@@ -91,6 +90,8 @@ pub struct RestoreOrder {
     pub externals: Vec<(String, OwnedFd)>,
     /// Name of the process that becomes init of the new PID namespace.
     pub init_name: String,
+    /// Is told of bytes of memory put in place; can cancel.
+    pub progress: &'a dyn Progress,
 }
 
 /// Starts, saves and rebuilds processes.
@@ -114,7 +115,7 @@ pub trait Engine {
     ///
     /// # Errors
     /// If the image is damaged or cannot be rebuilt here; nothing is left of the process then.
-    fn restore(&self, order: RestoreOrder) -> Result<Box<dyn Child>, EngineError>;
+    fn restore(&self, order: RestoreOrder<'_>) -> Result<Box<dyn Child>, EngineError>;
 }
 
 /// A launched or restored process. Dropping it does not end the process.

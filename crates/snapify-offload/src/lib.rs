@@ -17,6 +17,9 @@ pub mod engine;
 mod error;
 #[allow(unsafe_code)]
 pub mod host;
+mod layout;
+pub mod sink;
+mod wire;
 
 #[allow(unsafe_code)]
 pub mod sandbox;

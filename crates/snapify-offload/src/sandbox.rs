@@ -7,7 +7,8 @@
 
 use rustix::io::Errno;
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_change, move_mount, open_tree,
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_change,
+    move_mount, open_tree,
 };
 use rustix::process::{
     Pid, Signal, WaitOptions, getegid, geteuid, getpid, set_parent_process_death_signal, waitpid,
@@ -36,14 +37,17 @@ pub struct SandboxConfig {
 
 /// The sandbox could not be made.
 #[derive(thiserror::Error, Debug)]
-#[error("cannot {operation} for the sandbox: {source}{}", hint(*operation, source))]
+#[error("cannot {operation} for the sandbox: {source}{}", hint(operation, source))]
 pub struct SandboxError {
     operation: &'static str,
     source: io::Error,
 }
 
 fn hint(operation: &'static str, source: &io::Error) -> &'static str {
-    let refused = matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSPC | libc::EINVAL));
+    let refused = matches!(
+        source.raw_os_error(),
+        Some(libc::EPERM | libc::ENOSPC | libc::EINVAL)
+    );
     if operation == MAKE_NAMESPACES && refused {
         " (are user namespaces allowed here? see /proc/sys/user/max_user_namespaces and \
          /proc/sys/kernel/unprivileged_userns_clone)"
@@ -69,6 +73,9 @@ pub enum Side {
 /// Where the kernel refuses; nothing is left then, but for the namespaces that the caller is in.
 pub fn enter(config: &SandboxConfig) -> Result<Side, SandboxError> {
     die_with_parent().map_err(failed("ask for the supervisor's death"))?;
+    // Out of the terminal's foreground group: what the user types there (^C) concerns the program, not its cards.
+    // Fails only for the leader of a group, which the terminal's signals reach as little.
+    let _ = rustix::process::setsid();
     let (uid, gid) = (geteuid(), getegid());
     let namespaces = UnshareFlags::NEWUSER
         | UnshareFlags::NEWNS
@@ -90,7 +97,9 @@ pub fn enter(config: &SandboxConfig) -> Result<Side, SandboxError> {
     let child = Pid::from_raw(child);
     loop {
         match waitpid(child, WaitOptions::empty()) {
-            Ok(Some((_, status))) => return Ok(Side::Outside(ExitStatus::from_raw(status.as_raw()))),
+            Ok(Some((_, status))) => {
+                return Ok(Side::Outside(ExitStatus::from_raw(status.as_raw())));
+            }
             Ok(None) | Err(Errno::INTR) => {}
             Err(errno) => return Err(failed("wait for its end")(errno)),
         }
@@ -102,7 +111,11 @@ fn die_with_parent() -> io::Result<()> {
     let parent = rustix::process::getppid();
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // Inside a new PID namespace the parent has no id, before and after.
-    if rustix::process::getppid() == parent { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    if rustix::process::getppid() == parent {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::NotFound.into())
+    }
 }
 
 fn inside(config: &SandboxConfig) -> Result<Vec<String>, SandboxError> {
@@ -116,12 +129,24 @@ fn inside(config: &SandboxConfig) -> Result<Vec<String>, SandboxError> {
     let kept = keep(config)?;
     let plain = MountFlags::NOSUID | MountFlags::NODEV;
     let size = CString::new(format!("size={},mode=1777", config.memory)).unwrap_or_default();
-    mount("snapify-card", &config.scratch, "tmpfs", plain, size.as_c_str())
-        .map_err(failed("mount the scratch space"))?;
+    mount(
+        "snapify-card",
+        &config.scratch,
+        "tmpfs",
+        plain,
+        size.as_c_str(),
+    )
+    .map_err(failed("mount the scratch space"))?;
     for (path, tree) in kept {
         fs::create_dir_all(&path).map_err(failed("make a kept directory"))?;
-        move_mount(&tree, "", rustix::fs::CWD, &path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-            .map_err(failed("mount a kept directory"))?;
+        move_mount(
+            &tree,
+            "",
+            rustix::fs::CWD,
+            &path,
+            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+        )
+        .map_err(failed("mount a kept directory"))?;
     }
     if Path::new("/dev/shm").is_dir() && config.scratch != Path::new("/dev/shm") {
         if let Err(errno) = mount("snapify-card", "/dev/shm", "tmpfs", plain, size.as_c_str()) {
@@ -130,7 +155,9 @@ fn inside(config: &SandboxConfig) -> Result<Vec<String>, SandboxError> {
     }
     // Refused where parts of the machine's own /proc are covered, as in some containers (mount_namespaces(7)).
     if let Err(errno) = mount("proc", "/proc", "proc", plain | MountFlags::NOEXEC, c"") {
-        warnings.push(format!("it sees the process ids of the machine in /proc: {errno}"));
+        warnings.push(format!(
+            "it sees the process ids of the machine in /proc: {errno}"
+        ));
     }
     if let Err(errno) = rustix::system::sethostname(config.name.as_bytes()) {
         warnings.push(format!("it has the machine's host name: {errno}"));
@@ -141,11 +168,15 @@ fn inside(config: &SandboxConfig) -> Result<Vec<String>, SandboxError> {
 
 /// Takes hold of the directories that the scratch space would hide.
 fn keep(config: &SandboxConfig) -> Result<Vec<(PathBuf, OwnedFd)>, SandboxError> {
-    let hidden = config.keep.iter().filter(|path| path.starts_with(&config.scratch));
+    let hidden = config
+        .keep
+        .iter()
+        .filter(|path| path.starts_with(&config.scratch));
     hidden
         .map(|path| {
             let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-            let tree = open_tree(rustix::fs::CWD, path, clone).map_err(failed("keep a directory"))?;
+            let tree =
+                open_tree(rustix::fs::CWD, path, clone).map_err(failed("keep a directory"))?;
             Ok((path.clone(), tree))
         })
         .collect()
@@ -160,7 +191,12 @@ fn set_read_only(path: &str) -> io::Result<()> {
         propagation: u64,
         user_namespace: u64,
     }
-    let attributes = MountAttr { set: libc::MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, user_namespace: 0 };
+    let attributes = MountAttr {
+        set: libc::MOUNT_ATTR_RDONLY,
+        clear: 0,
+        propagation: 0,
+        user_namespace: 0,
+    };
     let path = CString::new(path).unwrap_or_default();
     // SAFETY: the path is a string that ends with a zero, the structure has the size that is told, and both outlive
     // the call.
@@ -174,7 +210,11 @@ fn set_read_only(path: &str) -> io::Result<()> {
             size_of::<MountAttr>(),
         )
     };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 fn write_map(file: &'static str, content: &str) -> Result<(), SandboxError> {
@@ -182,7 +222,10 @@ fn write_map(file: &'static str, content: &str) -> Result<(), SandboxError> {
 }
 
 fn failed<E: Into<io::Error>>(operation: &'static str) -> impl Fn(E) -> SandboxError {
-    move |source| SandboxError { operation, source: source.into() }
+    move |source| SandboxError {
+        operation,
+        source: source.into(),
+    }
 }
 
 #[cfg(test)]
@@ -245,6 +288,9 @@ mod tests {
             said,
             "[] pid 1 Err(StorageFull) Err(ReadOnlyFilesystem) Some(\"here\") true Some(\"card7\\n\")"
         );
-        assert!(kept.path().join("library").exists(), "what happens inside stays inside");
+        assert!(
+            kept.path().join("library").exists(),
+            "what happens inside stays inside"
+        );
     }
 }

@@ -1,9 +1,8 @@
 //! The server's side of a ring.
 
-use super::{CLOSED, HEAD, Head, RingError, Shared, Spin, WRAP, place, reached};
+use super::{CLOSED, HEAD, Head, RingError, Shared, Spin, WRAP, reached};
 use crate::window::Mapping;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Serves requests in order; for one thread.
 #[derive(Debug)]

@@ -1,7 +1,25 @@
-//! The card daemon.
+//! The card daemon: launches, watches, saves and restores the offload processes of one card.
+//!
+//! One thread, one poll loop; nothing in it waits for a peer's good will. Saving a process takes long and is
+//! the work of a forked copy. The daemon lives on whatever happens to applications.
 
+mod capture;
+mod fork;
+mod hosts;
+mod process;
+mod reactor;
+mod restore;
+mod service;
+
+use crate::control::{CardInfo, CardToSupervisor, HostId, ProcessId, VERSION};
 use crate::engine::Engine;
-use std::os::fd::OwnedFd;
+use crate::layout::{BUFFERS, STORE_BYTES};
+use crate::sandbox::{SandboxConfig, SandboxError, Side, enter};
+use hosts::HostConnection;
+use process::OffloadProcess;
+use snapify_fabric::Channel;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 /// A card and its daemon.
@@ -26,6 +44,22 @@ pub struct CardConfig {
 /// The daemon failed as a whole.
 #[derive(thiserror::Error, Debug)]
 pub enum DaemonError {
+    /// The sandbox could not be made.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// The card is larger than any can be, or smaller than a local store's rings.
+    #[error("a card cannot have {memory} bytes of memory: at least {least}, at most {most}")]
+    Memory {
+        /// What was asked for.
+        memory: u64,
+        /// Bytes that the least card has.
+        least: u64,
+        /// Bytes that the largest card has.
+        most: u64,
+    },
+    /// The daemon in the sandbox ended otherwise than by its supervisor's wish.
+    #[error("its daemon ended: {0}")]
+    Ended(std::process::ExitStatus),
     /// A system call failed.
     #[error("cannot {operation}: {source}")]
     System {
@@ -39,13 +73,117 @@ pub enum DaemonError {
     Service(#[from] snapify_fabric::ChannelError),
 }
 
+/// Memory of the least card.
+const LEAST_MEMORY: u64 = 16 << 20;
+
 /// Runs a card: enters a fresh sandbox (namespaces, scratch space) and serves until the supervisor closes
 /// the connection or asks for the end. The calling process must be single-threaded; it waits outside while
 /// the daemon is process 1 inside, and both die with the supervisor.
 ///
 /// # Errors
-/// If the sandbox cannot be made, or the service socket fails.
+/// If the sandbox cannot be made (the supervisor is told, too), or the service socket fails.
 pub fn run(config: CardConfig, engine: Box<dyn Engine>) -> Result<(), DaemonError> {
-    let _ = (config, engine);
-    todo!()
+    let entered = check_memory(config.memory).and_then(|()| {
+        let keep = [config.offload_process.parent(), config.libraries.as_deref()];
+        let sandbox = SandboxConfig {
+            name: format!("card{}", config.index),
+            memory: config.memory,
+            scratch: config.scratch.clone(),
+            keep: keep
+                .into_iter()
+                .flatten()
+                .map(std::path::Path::to_owned)
+                .collect(),
+        };
+        Ok(enter(&sandbox)?)
+    });
+    match entered {
+        Ok(Side::Inside(warnings)) => {
+            let status = match serve(config, engine, warnings) {
+                Ok(()) => 0,
+                Err(error) => {
+                    eprintln!("snapify: card daemon: {error}");
+                    1
+                }
+            };
+            // Process 1 of the sandbox: nothing outlives it.
+            std::process::exit(status)
+        }
+        Ok(Side::Outside(status)) if status.success() => Ok(()),
+        Ok(Side::Outside(status)) => Err(DaemonError::Ended(status)),
+        Err(error) => {
+            let message = error.to_string();
+            let _ = Channel::from_fd(config.service)
+                .send_now(&CardToSupervisor::Failed { message }, &[]);
+            Err(error)
+        }
+    }
+}
+
+fn check_memory(memory: u64) -> Result<(), DaemonError> {
+    let most = STORE_BYTES - BUFFERS;
+    if (LEAST_MEMORY..=most).contains(&memory) {
+        return Ok(());
+    }
+    Err(DaemonError::Memory {
+        memory,
+        least: LEAST_MEMORY,
+        most,
+    })
+}
+
+/// Serves in this process as it is, without a sandbox. `warnings` are passed on to the supervisor.
+///
+/// # Errors
+/// If the service socket fails.
+pub fn serve(
+    config: CardConfig,
+    engine: Box<dyn Engine>,
+    warnings: Vec<String>,
+) -> Result<(), DaemonError> {
+    check_memory(config.memory)?;
+    let ready = CardToSupervisor::Ready {
+        version: VERSION,
+        card: CardInfo {
+            index: config.index,
+            memory: config.memory,
+        },
+        warnings,
+    };
+    let mut daemon = Daemon {
+        index: config.index,
+        memory: config.memory,
+        offload_process: config.offload_process,
+        libraries: config.libraries,
+        scratch: config.scratch,
+        service: Channel::from_fd(config.service),
+        engine,
+        hosts: BTreeMap::new(),
+        processes: BTreeMap::new(),
+        stopping: false,
+    };
+    daemon.service.send(&ready, &[])?;
+    daemon.react()
+}
+
+/// All state of a card.
+struct Daemon {
+    index: u32,
+    memory: u64,
+    offload_process: PathBuf,
+    libraries: Option<PathBuf>,
+    scratch: PathBuf,
+    service: Channel,
+    engine: Box<dyn Engine>,
+    hosts: BTreeMap<HostId, HostConnection>,
+    processes: BTreeMap<ProcessId, OffloadProcess>,
+    /// The supervisor wants no more.
+    stopping: bool,
+}
+
+/// A copy of a descriptor, or why not, in words.
+fn duplicate(fd: &impl AsFd) -> Result<OwnedFd, String> {
+    fd.as_fd()
+        .try_clone_to_owned()
+        .map_err(|error| format!("cannot duplicate a descriptor: {error}"))
 }

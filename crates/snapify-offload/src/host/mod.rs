@@ -1,21 +1,44 @@
 //! The host library: what a host process uses to work with cards.
+//!
+//! Two threads of its own work beside those of the program: the *agent* sleeps on the connection to the
+//! supervisor and serves pause and resume, the *watcher* sleeps on the connections to the cards. All others who wait
+//! for an offload process wait on memory that it shares with them.
 
+mod agent;
+mod card;
+mod event;
+mod library;
+mod local_store;
+mod pipelines;
+mod process;
+mod ranges;
+mod threads;
+mod transfer;
+
+pub use event::Event;
+pub use library::Library;
+pub use process::Process;
+
+use crate::control::{CONTROL_ENV, HostToSupervisor, ProcessId, SupervisorToHost, VERSION};
 use crate::error::OffloadError;
-use std::sync::Arc;
+use card::Card;
+use snapify_fabric::{Channel, ChannelError};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Result<T, E = OffloadError> = std::result::Result<T, E>;
 
 /// The connection of this process to its cards.
-pub struct Runtime {}
-
-/// An offload process.
-pub struct Process {}
-
-/// A device image loaded into an offload process.
-pub struct Library {}
-
-/// Completion of a run function that was started asynchronously. Dropping it does not cancel the function.
-pub struct Event {}
+#[derive(Debug)]
+pub struct Runtime {
+    control: Arc<Channel>,
+    cards: Vec<Arc<Card>>,
+    /// Held while an offload process is made, destroyed or extended: a pause waits for it (paper 1, section 4.1,
+    /// case 1).
+    lifecycle: Mutex<()>,
+    /// Those that were not destroyed; dead ones, too.
+    processes: Mutex<Vec<Arc<Process>>>,
+}
 
 impl Runtime {
     /// Connects to the supervisor named by `SNAPIFY_CONTROL`; nothing if it is not set (the program was not
@@ -24,13 +47,64 @@ impl Runtime {
     /// # Errors
     /// If the supervisor is gone or refuses.
     pub fn connect_from_env() -> Result<Option<Arc<Runtime>>> {
-        todo!()
+        match std::env::var_os(CONTROL_ENV) {
+            None => Ok(None),
+            Some(path) => Self::connect(Path::new(&path)).map(Some),
+        }
+    }
+
+    /// Connects to the supervisor that listens at `path`.
+    ///
+    /// # Errors
+    /// If it is gone or refuses.
+    pub fn connect(path: &Path) -> Result<Arc<Runtime>> {
+        let operation = || format!("connect to the cards at {}", path.display());
+        let connection = |source| OffloadError::Connection {
+            operation: operation(),
+            source: Arc::new(source),
+        };
+        let control = Channel::connect(path).map_err(connection)?;
+        let hello = HostToSupervisor::Hello {
+            version: VERSION,
+            pid: std::process::id().cast_signed(),
+        };
+        control.send(&hello, &[]).map_err(connection)?;
+        let (answer, fds) = control.recv::<SupervisorToHost>().map_err(connection)?;
+        let refused = |why: String| {
+            connection(ChannelError::Malformed(format!(
+                "the supervisor answered: {why}"
+            )))
+        };
+        let infos = match answer {
+            SupervisorToHost::Welcome { version, cards } if version == VERSION => cards,
+            SupervisorToHost::Welcome { version, .. } => {
+                return Err(refused(format!(
+                    "version {version}, where this is {VERSION}"
+                )));
+            }
+            SupervisorToHost::Refused { message } => return Err(refused(message)),
+            other => return Err(refused(format!("{other:?}"))),
+        };
+        if infos.len() != fds.len() {
+            return Err(refused("cards without connections".into()));
+        }
+        let cards = infos.into_iter().zip(fds);
+        let runtime = Arc::new(Self {
+            control: Arc::new(control),
+            cards: cards
+                .map(|(info, fd)| Arc::new(Card::new(info, fd)))
+                .collect(),
+            lifecycle: Mutex::new(()),
+            processes: Mutex::default(),
+        });
+        agent::start(&runtime)?;
+        Ok(runtime)
     }
 
     /// How many cards there are.
     #[must_use]
     pub fn cards(&self) -> u32 {
-        todo!()
+        self.cards.len() as u32
     }
 
     /// Starts an offload process on a card.
@@ -38,140 +112,42 @@ impl Runtime {
     /// # Errors
     /// If there is no such card, or the process cannot be started.
     pub fn create_process(self: &Arc<Self>, card: u32) -> Result<Arc<Process>> {
-        let _ = card;
-        todo!()
-    }
-}
-
-impl Process {
-    /// The card it runs on.
-    #[must_use]
-    pub fn card(&self) -> u32 {
-        todo!()
-    }
-
-    /// Loads a device image (a shared library). `name` is for messages.
-    ///
-    /// # Errors
-    /// If the dynamic loader refuses it, in its words.
-    pub fn load_library(&self, image: &[u8], name: &str) -> Result<Library> {
-        let _ = (image, name);
-        todo!()
+        let found = self.cards.iter().find(|found| found.index == card);
+        let found = found.ok_or(OffloadError::NoSuchCard {
+            card,
+            cards: self.cards(),
+        })?;
+        let _lifecycle = self.lifecycle();
+        let process = Process::create(self, found)?;
+        self.list().push(process.clone());
+        Ok(process)
     }
 
-    /// Device addresses of functions and objects of a library by name; nothing for those it lacks.
-    ///
-    /// # Errors
-    /// If the process died.
-    pub fn function_addresses(
-        &self,
-        library: &Library,
-        names: &[&str],
-    ) -> Result<Vec<Option<u64>>> {
-        let _ = (library, names);
-        todo!()
+    /// Enters the critical region of everything that makes, destroys or extends processes.
+    fn lifecycle(&self) -> MutexGuard<'_, ()> {
+        self.lifecycle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a buffer in the local store and returns its device address: a multiple of 64, of 4096 for
-    /// buffers of a page or more. A buffer of 0 bytes has an address of its own, too.
-    ///
-    /// # Errors
-    /// `OutOfMemory` if the card has no such memory left.
-    pub fn alloc(&self, bytes: u64) -> Result<u64> {
-        let _ = bytes;
-        todo!()
+    /// The processes there are, in the order of their ids: the order in which gates are closed.
+    fn processes(&self) -> Vec<Arc<Process>> {
+        let mut processes = self.list().clone();
+        processes.sort_by_key(|process| process.id());
+        processes
     }
 
-    /// Frees a buffer by its start address.
-    ///
-    /// # Errors
-    /// `BadAddress` if there is no buffer that starts there.
-    pub fn free(&self, address: u64) -> Result<()> {
-        let _ = address;
-        todo!()
+    /// Takes a process off the list; says whether it was on it.
+    fn forget(&self, id: ProcessId) -> bool {
+        let mut list = self.list();
+        let before = list.len();
+        list.retain(|process| process.id() != id);
+        list.len() < before
     }
 
-    /// Copies `bytes` from host memory to any address of the offload process.
-    ///
-    /// # Errors
-    /// If the range is not memory of the offload process, or it died.
-    ///
-    /// # Safety
-    /// `from` must be valid for reads of `bytes` bytes.
-    pub unsafe fn write(&self, to: u64, from: *const u8, bytes: usize) -> Result<()> {
-        let _ = (to, from, bytes);
-        todo!()
-    }
-
-    /// Copies `bytes` from any address of the offload process to host memory.
-    ///
-    /// # Errors
-    /// If the range is not memory of the offload process, or it died.
-    ///
-    /// # Safety
-    /// `to` must be valid for writes of `bytes` bytes.
-    pub unsafe fn read(&self, to: *mut u8, from: u64, bytes: usize) -> Result<()> {
-        let _ = (to, from, bytes);
-        todo!()
-    }
-
-    /// Copies `bytes` at `from` in this process to `to` in `target` (which may be this process, or one of another
-    /// card). Ranges may overlap.
-    ///
-    /// # Errors
-    /// If a range is not memory of its process, or one of them died.
-    pub fn copy_to(&self, target: &Process, to: u64, from: u64, bytes: usize) -> Result<()> {
-        let _ = (target, to, from, bytes);
-        todo!()
-    }
-
-    /// Runs a function with 64-bit arguments and waits until it has returned. `name` is for messages.
-    ///
-    /// # Errors
-    /// `ProcessDied` if the function, or anything else, ended the process.
-    pub fn run(&self, function: u64, args: &[u64], name: &str) -> Result<()> {
-        let _ = (function, args, name);
-        todo!()
-    }
-
-    /// Like [`run`](Self::run) but does not wait.
-    ///
-    /// # Errors
-    /// `ProcessDied` if the process is dead already.
-    pub fn run_async(self: &Arc<Self>, function: u64, args: &[u64], name: &str) -> Result<Event> {
-        let _ = (function, args, name);
-        todo!()
-    }
-
-    /// Whether it lives.
-    ///
-    /// # Errors
-    /// `ProcessDied` with the cause if not.
-    pub fn status(&self) -> Result<()> {
-        todo!()
-    }
-
-    /// Ends the process; run functions in flight are killed.
-    ///
-    /// # Errors
-    /// If the card is gone.
-    pub fn destroy(&self) -> Result<()> {
-        todo!()
-    }
-}
-
-impl Event {
-    /// Waits until the function has returned.
-    ///
-    /// # Errors
-    /// `ProcessDied` if the process died before.
-    pub fn wait(&self) -> Result<()> {
-        todo!()
-    }
-
-    /// Whether the function has returned (or the process died).
-    #[must_use]
-    pub fn is_done(&self) -> bool {
-        todo!()
+    fn list(&self) -> MutexGuard<'_, Vec<Arc<Process>>> {
+        self.processes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,0 +1,119 @@
+//! Connections of host processes.
+
+use super::Daemon;
+use super::process::unknown;
+use crate::control::{HostId, ProcessId, ProcessState};
+use crate::wire::{CardReply, CardToHost, CardToSink, HostRequest, HostToCard};
+use snapify_fabric::{Channel, ChannelError};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// A connected host process.
+pub struct HostConnection {
+    pub channel: Channel,
+    /// Readable when the host process has ended, though copies of it may hold the connection.
+    pub pidfd: Option<OwnedFd>,
+}
+
+impl Daemon {
+    /// Sends a host process a message. One that does not read its messages is given up: the daemon must not
+    /// wait for it.
+    pub(super) fn tell(&mut self, host: HostId, message: &CardToHost, fds: &[OwnedFd]) {
+        let Some(connection) = self.hosts.get(&host) else {
+            return;
+        };
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        if connection.channel.send_now(message, &fds).is_err() {
+            self.drop_host(host);
+        }
+    }
+
+    /// Takes a request of a host process.
+    pub(super) fn serve_host(&mut self, host: HostId) {
+        let Some(connection) = self.hosts.get(&host) else {
+            return;
+        };
+        let (HostToCard { request, body }, fds) = match connection.channel.recv() {
+            Ok(message) => message,
+            Err(error) => {
+                if !matches!(error, ChannelError::Closed) {
+                    tracing::warn!("host process {}: {error}", host.0);
+                }
+                self.drop_host(host);
+                return;
+            }
+        };
+        let outcome = self.act(host, request, body, fds);
+        if let Some(result) = outcome.transpose() {
+            self.tell(host, &CardToHost::Reply { request, result }, &[]);
+        }
+    }
+
+    /// Does what a host process asks. Nothing, if the answer comes later.
+    fn act(
+        &mut self,
+        host: HostId,
+        request: u64,
+        body: HostRequest,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Option<CardReply>, String> {
+        match body {
+            HostRequest::Launch { id, env } => self.launch(host, request, id, env, fds)?,
+            HostRequest::Destroy { id } => {
+                if !self.processes.contains_key(&id) {
+                    // It has ended already, and its host was told.
+                    return Ok(Some(CardReply::Destroyed));
+                }
+                self.owned(host, id)?;
+                self.answer(id, Err("the process is being destroyed".into()), &[]);
+                if let Some(process) = self.processes.get_mut(&id) {
+                    process.pending = Some(request);
+                }
+                self.end(id);
+            }
+            HostRequest::Pause { id } => {
+                self.owned(host, id)?;
+                self.ask(id, request, CardToSink::Pause)?;
+            }
+            HostRequest::Resume { id } => {
+                self.owned(host, id)?;
+                self.ask(id, request, CardToSink::Resume)?;
+            }
+            HostRequest::Capture { id, hold } => {
+                self.owned(host, id)?;
+                self.capture(id, hold, fds)?;
+                return Ok(Some(CardReply::CaptureStarted));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes sure that a process is this host process's, and not ending.
+    fn owned(&self, host: HostId, id: ProcessId) -> Result<(), String> {
+        match self.processes.get(&id) {
+            Some(process)
+                if process.host == Some(host) && process.state != ProcessState::Ending =>
+            {
+                Ok(())
+            }
+            _ => Err(unknown(id)),
+        }
+    }
+
+    /// A host process is gone: so are its offload processes.
+    pub(super) fn drop_host(&mut self, host: HostId) {
+        self.hosts.remove(&host);
+        let theirs: Vec<_> = self
+            .processes
+            .iter()
+            .filter(|(_, process)| process.host == Some(host))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in theirs {
+            if let Some(process) = self.processes.get_mut(&id) {
+                process.host = None;
+                process.pending = None;
+            }
+            self.end(id);
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! An offload process as the daemon has it: launching, its agent, its end.
+
+use super::{Daemon, duplicate};
+use crate::control::{HostId, PausedProcess, ProcessId, ProcessState, VERSION};
+use crate::engine::{Child, EngineError, External, LaunchSpec};
+use crate::layout::{
+    BOUNCE, BOUNCE_BYTES, COMMAND_RING, CONTROL_FD, MAX_PIPELINES, RING_BYTES, SERVER_STACK,
+    STORE_BYTES, STORE_FD,
+};
+use crate::wire::{CardReply, CardToHost, CardToSink, SinkToCard};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Resource;
+use snapify_fabric::{Channel, ChannelError, SharedFile};
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// Room for what the C library, libomp and the program itself need, beyond the card's memory.
+const OWN_DATA: u64 = 64 << 20;
+
+/// An offload process.
+pub struct OffloadProcess {
+    pub child: Box<dyn Child>,
+    /// To its agent. Nothing once the agent has closed it: the process is ending.
+    pub control: Option<Channel>,
+    pub store: SharedFile,
+    /// Connection of its host process; nothing for a restored process that was not adopted yet.
+    pub host: Option<HostId>,
+    pub state: ProcessState,
+    /// The host's request that its agent, or its end, will answer.
+    pub pending: Option<u64>,
+    /// What its agent declared its own, when it was last paused.
+    pub externals: Vec<External>,
+    /// Who saves it now.
+    pub capture: Option<super::capture::Capture>,
+    /// How it ended while it was being saved: told when its saver has said why.
+    pub ended: Option<ExitStatus>,
+    /// What it said when it could not begin.
+    pub complaint: Option<String>,
+}
+
+impl OffloadProcess {
+    /// Bytes of card memory that its local store takes.
+    pub fn store_bytes(&self) -> u64 {
+        self.store.allocated().unwrap_or(0)
+    }
+}
+
+impl Daemon {
+    /// Makes a local store with room for what the process itself needs of it.
+    pub(super) fn new_store(&self) -> Result<SharedFile, String> {
+        let store =
+            SharedFile::create_in(&self.scratch, STORE_BYTES).map_err(|error| error.to_string())?;
+        for (offset, bytes) in [(COMMAND_RING, RING_BYTES), (BOUNCE, BOUNCE_BYTES)] {
+            store
+                .reserve(offset, bytes)
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(store)
+    }
+
+    /// Starts an offload process for a host process. The answer follows when the process is ready.
+    pub(super) fn launch(
+        &mut self,
+        host: HostId,
+        request: u64,
+        id: ProcessId,
+        env: Vec<(String, String)>,
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<(), String> {
+        if self.processes.contains_key(&id) {
+            return Err(format!("there is an offload process {id} already"));
+        }
+        let (Some(stderr), Some(stdout), true) = (fds.pop(), fds.pop(), fds.is_empty()) else {
+            return Err("a launch needs standard output and error".into());
+        };
+        let store = self.new_store()?;
+        let (ours, theirs) = Channel::pair().map_err(|error| error.to_string())?;
+        let null = std::fs::File::open("/dev/null")
+            .map_err(|error| format!("cannot open /dev/null: {error}"))?;
+        let name = self
+            .offload_process
+            .file_name()
+            .unwrap_or_default()
+            .to_owned();
+        let spec = LaunchSpec {
+            program: self.offload_process.clone(),
+            args: vec![
+                name,
+                format!("card{}", self.index).into(),
+                id.to_string().into(),
+            ],
+            env: self.environment(env),
+            fds: vec![
+                (null.into(), 0),
+                (stdout, 1),
+                (stderr, 2),
+                (theirs.into(), CONTROL_FD),
+                (duplicate(&store)?, STORE_FD),
+            ],
+            data_limit: Some(self.data_limit()),
+        };
+        let mut child = self.engine.launch(spec).map_err(words)?;
+        if let Err(error) = child.start() {
+            child.kill();
+            return Err(words(error));
+        }
+        let process = OffloadProcess {
+            child,
+            control: Some(ours),
+            store,
+            host: Some(host),
+            state: ProcessState::Starting,
+            pending: Some(request),
+            externals: Vec::new(),
+            capture: None,
+            ended: None,
+            complaint: None,
+        };
+        self.processes.insert(id, process);
+        Ok(())
+    }
+
+    /// The environment of an offload process: the host process's, but for what concerns only the host.
+    fn environment(&self, env: Vec<(String, String)>) -> Vec<(OsString, OsString)> {
+        const NOT_FOR_CARDS: [&str; 6] = [
+            "LD_PRELOAD",
+            "LD_AUDIT",
+            "OMP_TARGET_OFFLOAD",
+            "OMP_DEFAULT_DEVICE",
+            "TMPDIR",
+            crate::control::CONTROL_ENV,
+        ];
+        let mut search = self
+            .libraries
+            .iter()
+            .map(|path| path.clone().into_os_string())
+            .collect::<Vec<_>>();
+        let mut kept: Vec<(OsString, OsString)> = Vec::new();
+        for (name, value) in env {
+            if name == "LD_LIBRARY_PATH" {
+                search.push(value.into());
+            } else if !NOT_FOR_CARDS.contains(&&*name) {
+                kept.push((name.into(), value.into()));
+            }
+        }
+        kept.push(("TMPDIR".into(), self.scratch.clone().into()));
+        if !search.is_empty() {
+            kept.push(("LD_LIBRARY_PATH".into(), search.join(":".as_ref())));
+        }
+        kept
+    }
+
+    /// Limits of private writable memory: as much as the card has, and what the runtime itself takes. Stacks of
+    /// server threads count with their whole length; the process raises the soft limit as it starts them.
+    fn data_limit(&self) -> (u64, u64) {
+        let soft = self.memory.saturating_add(OWN_DATA);
+        let hard = soft.saturating_add((MAX_PIPELINES as u64 + 1) * SERVER_STACK as u64);
+        let ours = rustix::process::getrlimit(Resource::Data)
+            .maximum
+            .unwrap_or(u64::MAX);
+        (soft.min(ours), hard.min(ours))
+    }
+
+    /// Sends a process's agent a message; the answer comes later.
+    pub(super) fn ask(
+        &mut self,
+        id: ProcessId,
+        request: u64,
+        message: CardToSink,
+    ) -> Result<(), String> {
+        let process = self.processes.get_mut(&id).ok_or_else(|| unknown(id))?;
+        if process.pending.is_some() {
+            return Err(format!(
+                "offload process {id} has not answered the last request yet"
+            ));
+        }
+        let control = process
+            .control
+            .as_ref()
+            .ok_or_else(|| format!("offload process {id} is ending"))?;
+        control
+            .send_now(&message, &[])
+            .map_err(|error| format!("offload process {id}: {error}"))?;
+        process.pending = Some(request);
+        Ok(())
+    }
+
+    /// Takes a message of a process's agent.
+    pub(super) fn hear(&mut self, id: ProcessId) {
+        let Some(process) = self.processes.get_mut(&id) else {
+            return;
+        };
+        let Some(control) = &process.control else {
+            return;
+        };
+        let message = match control.recv::<SinkToCard>() {
+            Ok((message, _)) => message,
+            Err(ChannelError::Closed) => {
+                process.control = None;
+                return;
+            }
+            Err(error) => {
+                process.complaint = Some(error.to_string());
+                process.control = None;
+                process.child.kill();
+                return;
+            }
+        };
+        let (reply, fds) = match message {
+            SinkToCard::Ready { version } if version == VERSION => {
+                process.state = ProcessState::Running;
+                let pid = process.child.pid();
+                match duplicate(&process.store) {
+                    Ok(store) => (Ok(CardReply::Launched { pid }), vec![store]),
+                    Err(why) => (Err(why), Vec::new()),
+                }
+            }
+            SinkToCard::Ready { version } => {
+                process.child.kill();
+                process.complaint = Some(format!(
+                    "the program speaks version {version} of the protocol, its card {VERSION}"
+                ));
+                return;
+            }
+            SinkToCard::Failed(why) => {
+                process.complaint = Some(why);
+                return;
+            }
+            SinkToCard::Paused { externals } => {
+                process.state = ProcessState::Paused;
+                process.externals = externals;
+                let process = self.describe(id);
+                (
+                    process
+                        .map(|process| CardReply::Paused { process })
+                        .ok_or_else(|| unknown(id)),
+                    Vec::new(),
+                )
+            }
+            SinkToCard::Resumed => {
+                process.state = ProcessState::Running;
+                (Ok(CardReply::Resumed), Vec::new())
+            }
+        };
+        self.answer(id, reply, &fds);
+    }
+
+    /// A process as other parties are told of it.
+    pub(super) fn describe(&self, id: ProcessId) -> Option<PausedProcess> {
+        self.processes.get(&id).map(|process| PausedProcess {
+            id,
+            card: self.index,
+            pid: process.child.pid(),
+            store_bytes: process.store_bytes(),
+            in_flight: Vec::new(),
+        })
+    }
+
+    /// Answers the host's request that waits for a process.
+    pub(super) fn answer(
+        &mut self,
+        id: ProcessId,
+        result: Result<CardReply, String>,
+        fds: &[OwnedFd],
+    ) {
+        let Some(process) = self.processes.get_mut(&id) else {
+            return;
+        };
+        if let (Some(request), Some(host)) = (process.pending.take(), process.host) {
+            self.tell(host, &CardToHost::Reply { request, result }, fds);
+        }
+    }
+
+    /// A process may have ended.
+    pub(super) fn check_end(&mut self, id: ProcessId) {
+        let Some(process) = self.processes.get_mut(&id) else {
+            return;
+        };
+        let status = match process.child.try_wait() {
+            Ok(Some(status)) => status,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::warn!("offload process {id}: {error}");
+                ExitStatus::from_raw(libc::SIGKILL)
+            }
+        };
+        // Its last words may explain the end.
+        while process.complaint.is_none()
+            && let Some(control) = process.control.take_if(|control| readable(control))
+        {
+            match control.recv::<SinkToCard>() {
+                Ok((SinkToCard::Failed(why), _)) => process.complaint = Some(why),
+                Ok(_) => process.control = Some(control),
+                Err(_) => {}
+            }
+        }
+        process.ended = Some(status);
+        if process.capture.is_none() {
+            self.bury(id, status);
+        }
+    }
+
+    /// Forgets a process that has ended, and tells who must know.
+    pub(super) fn bury(&mut self, id: ProcessId, status: ExitStatus) {
+        let Some(process) = self.processes.get(&id) else {
+            return;
+        };
+        let how = match (&process.complaint, status.signal()) {
+            (Some(why), _) => why.clone(),
+            (None, Some(signal)) => format!("it was killed by signal {signal}"),
+            (None, None) => format!("it exited with status {}", status.code().unwrap_or(-1)),
+        };
+        let (state, host, waits) = (process.state, process.host, process.pending.is_some());
+        match state {
+            ProcessState::Ending => self.answer(id, Ok(CardReply::Destroyed), &[]),
+            ProcessState::Starting => {
+                self.answer(
+                    id,
+                    Err(format!("the offload process did not start: {how}")),
+                    &[],
+                );
+            }
+            _ => {
+                if let Some(host) = host {
+                    let died = CardToHost::Died {
+                        id,
+                        signal: status.signal(),
+                        status: status.code(),
+                    };
+                    self.tell(host, &died, &[]);
+                }
+                if waits {
+                    self.answer(id, Err(format!("the offload process ended: {how}")), &[]);
+                }
+            }
+        }
+        self.processes.remove(&id);
+    }
+
+    /// Ends a process. The rest follows when it is gone.
+    pub(super) fn end(&mut self, id: ProcessId) {
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.state = ProcessState::Ending;
+            if let Some(capture) = &process.capture {
+                capture.abort();
+            }
+            process.child.kill();
+        }
+    }
+}
+
+/// Whether there is a message, or the end of the connection, to be received without waiting.
+fn readable(channel: &Channel) -> bool {
+    let mut fds = [PollFd::new(channel, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(poll(&mut fds, Some(&now)), Ok(1..))
+}
+
+pub(super) fn unknown(id: ProcessId) -> String {
+    format!("there is no offload process {id} on this card")
+}
+
+/// An engine's error with its causes.
+pub(super) fn words(error: EngineError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        let source_text = source.to_string();
+        // Many errors name their cause themselves.
+        if !text.contains(&source_text) {
+            text = format!("{text}: {source_text}");
+        }
+        cause = source.source();
+    }
+    text
+}

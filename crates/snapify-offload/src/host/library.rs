@@ -1,0 +1,117 @@
+//! Device images in an offload process.
+
+use super::{Process, Result};
+use crate::layout::STORE_BASE;
+use crate::wire::{LoadReply, LoadRequest, Segment, SymbolsRequest, command};
+use snapify_fabric::ring::MAX_PAYLOAD;
+use std::sync::PoisonError;
+
+/// A device image loaded into an offload process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Library {
+    number: u32,
+}
+
+/// Names are looked up in groups of so many bytes: request and answer must fit a ring's record.
+const GROUP: usize = 16 << 10;
+
+impl Process {
+    /// Loads a device image (a shared library). `name` is for messages.
+    ///
+    /// Its writable memory moves into the local store, so that globals are transferred like buffers.
+    ///
+    /// # Errors
+    /// If the dynamic loader refuses it, in its words.
+    pub fn load_library(&self, image: &[u8], name: &str) -> Result<Library> {
+        let runtime = self.runtime.upgrade();
+        let _lifecycle = runtime.as_ref().map(|runtime| runtime.lifecycle());
+        let operation = || format!("load {name}");
+        let offset = self.allocate(image.len() as u64)?;
+        let loaded = self.load_from(image, name, offset);
+        self.free(STORE_BASE + offset)?;
+        let LoadReply { library, segments } = loaded?;
+        let mut placed = Vec::new();
+        for (address, bytes) in segments {
+            let offset = self.allocate(bytes)?;
+            placed.push(Segment {
+                address,
+                bytes,
+                offset,
+            });
+        }
+        let request = self.to_json(&placed)?;
+        self.command(command::MAP, 0, &request, 4096, &operation)?;
+        self.segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(placed);
+        Ok(Library { number: library })
+    }
+
+    /// Has the process load an image that passes through the store at `offset`.
+    fn load_from(&self, image: &[u8], name: &str, offset: u64) -> Result<LoadReply> {
+        self.copy_in(offset, image)?;
+        let request = LoadRequest {
+            offset,
+            bytes: image.len() as u64,
+            name: name.to_owned(),
+        };
+        let request = self.to_json(&request)?;
+        let answer = self.command(command::LOAD, 0, &request, 16 << 10, &|| {
+            format!("load {name}")
+        })?;
+        self.parse(&answer)
+    }
+
+    /// Device addresses of functions and objects of a library by name; nothing for those it lacks.
+    ///
+    /// # Errors
+    /// If the process died.
+    pub fn function_addresses(
+        &self,
+        library: &Library,
+        names: &[&str],
+    ) -> Result<Vec<Option<u64>>> {
+        let mut addresses = Vec::with_capacity(names.len());
+        let mut rest = names;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |name: &&&str| {
+                // JSON writes a byte of a name with at most six, and an address with at most 21.
+                bytes += name.len() * 6 + 24;
+                bytes <= GROUP
+            };
+            let count = rest.iter().take_while(fits).count().max(1);
+            let (group, later) = rest.split_at(count);
+            rest = later;
+            let request = SymbolsRequest {
+                library: library.number,
+                names: group.iter().map(|&name| name.to_owned()).collect(),
+            };
+            let request = self.to_json(&request)?;
+            let answer = self.command(command::SYMBOLS, 0, &request, MAX_PAYLOAD, &|| {
+                "look up symbols".into()
+            })?;
+            let found: Vec<Option<u64>> = self.parse(&answer)?;
+            addresses.extend(found);
+        }
+        if addresses.len() == names.len() {
+            Ok(addresses)
+        } else {
+            Err(self.refused(
+                "look up symbols".into(),
+                "it answered for others than were asked".into(),
+            ))
+        }
+    }
+
+    fn to_json<T: serde::Serialize>(&self, message: &T) -> Result<Vec<u8>> {
+        serde_json::to_vec(message)
+            .map_err(|error| self.refused("write a command".into(), error.to_string()))
+    }
+
+    fn parse<T: serde::de::DeserializeOwned>(&self, answer: &[u8]) -> Result<T> {
+        serde_json::from_slice(answer)
+            .map_err(|error| self.refused("read an answer".into(), error.to_string()))
+    }
+}
