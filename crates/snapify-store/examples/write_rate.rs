@@ -119,15 +119,25 @@ fn measure(path: &Path, memory: &[u8], rounds: usize) -> Result<[Duration; 6], B
         bytes: memory.len() as u64,
     }];
     let mut times: [Vec<Duration>; 6] = Default::default();
-    for _ in 0..=rounds {
-        times[0].push(timed(|| plain(path, memory))?);
-        times[1].push(timed(|| queue(path, memory))?);
-        times[2].push(timed(|| {
-            let file = create(path, 0)?;
-            write_pages(file, "page file", &ranges, &Memory(memory), &())
-                .map_err(io::Error::other)?;
-            Ok(())
-        })?);
+    for round in 0..=rounds {
+        // Each takes each place in the order in turn: what one leaves behind burdens the next.
+        for place in 0..3 {
+            let which = (round + place) % 3;
+            // Removing the file before, and its page cache, is not part of writing this one.
+            remove(path)?;
+            times[which].push(match which {
+                0 => timed(|| plain(path, memory))?,
+                1 => timed(|| queue(path, memory))?,
+                _ => timed(|| {
+                    write_pages(create(path, 0)?, "page file", &ranges, &Memory(memory), &())
+                        .map(drop)
+                        .map_err(io::Error::other)
+                })?,
+            });
+        }
+        // What is read is always a page file that has just been written.
+        remove(path)?;
+        write_pages(create(path, 0)?, "page file", &ranges, &Memory(memory), &())?;
         // Large enough that the allocator maps it anew each time: nobody has touched it.
         let mut untouched = vec![0; memory.len()];
         let fresh = Fresh::new(&mut untouched);
@@ -157,9 +167,18 @@ fn timed(work: impl FnOnce() -> io::Result<()>) -> io::Result<Duration> {
     Ok(begin.elapsed())
 }
 
+/// Removes the file of the turn before, and waits until the disk has nothing more to do for it.
+fn remove(path: &Path) -> io::Result<()> {
+    if path.exists() {
+        std::fs::remove_file(path)?;
+    }
+    let dir = path.parent().unwrap_or(Path::new("."));
+    rustix::fs::syncfs(File::open(dir)?)?;
+    Ok(())
+}
+
 /// A new file each time, as a snapshot is.
 fn create(path: &Path, flags: i32) -> io::Result<File> {
-    let _ = std::fs::remove_file(path);
     OpenOptions::new()
         .read(true)
         .write(true)
