@@ -14,7 +14,8 @@
 //! | [`regular`] | files and directories with a name, and removed files with their content |
 //! | [`pipe`] | pipes within the process, with their content |
 //! | [`device`] | `/dev/null` and its like |
-//! | [`eventfd`], [`epoll`] | event counters, and what waits for many |
+//! | [`eventfd`], [`timerfd`], [`signalfd`] | counters, timers and signals that are read |
+//! | [`epoll`] | what waits for many |
 //! | [`inherit`] | standard input and output that lead outside |
 //!
 //! What none of them recognizes is an [`Obstacle`](crate::Obstacle), see [`survey`].
@@ -37,7 +38,9 @@ mod prepare;
 pub mod regular;
 mod restore;
 mod share;
+pub mod signalfd;
 pub mod survey;
+pub mod timerfd;
 
 pub use capture::capture;
 pub use prepare::{Prepared, preflight};
@@ -109,6 +112,10 @@ pub enum Object {
     Device(device::Device),
     /// An event counter.
     EventFd(eventfd::EventFd),
+    /// A timer that is read.
+    TimerFd(timerfd::TimerFd),
+    /// Signals that are read.
+    SignalFd(signalfd::SignalFd),
     /// A set of watched descriptors.
     Epoll(epoll::Epoll),
 }
@@ -123,6 +130,8 @@ impl fmt::Display for Object {
             Self::Pipe(_) => f.write_str("pipe"),
             Self::Device(device) => device.path.fmt(f),
             Self::EventFd(_) => f.write_str("eventfd"),
+            Self::TimerFd(_) => f.write_str("timerfd"),
+            Self::SignalFd(_) => f.write_str("signalfd"),
             Self::Epoll(_) => f.write_str("epoll"),
         }
     }

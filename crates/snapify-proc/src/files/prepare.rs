@@ -104,6 +104,8 @@ fn source(
             regular::open_at(Path::new(path), flags, 0)?
         }
         Object::EventFd(eventfd) => eventfd.make(flags)?,
+        Object::TimerFd(timer) => timer.make(flags)?,
+        Object::SignalFd(signals) => signals.make(flags)?,
         Object::Epoll(_) => epoll::make()?,
     };
     above(&fd, ctx).map(Source::Own)

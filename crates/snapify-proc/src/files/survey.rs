@@ -3,7 +3,7 @@
 
 use super::{
     Object, can_read, can_write, device, epoll, eventfd, external, has_flag, holders, inherit,
-    pipe, regular,
+    pipe, regular, signalfd, timerfd,
 };
 use crate::error::{Obstacle, ProcError};
 use crate::external::External;
@@ -216,6 +216,8 @@ fn recognize(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
         .or_else(|| device::recognize(seen))
         .or_else(|| pipe::recognize(seen, view))
         .or_else(|| eventfd::recognize(seen))
+        .or_else(|| timerfd::recognize(seen))
+        .or_else(|| signalfd::recognize(seen))
         .or_else(|| epoll::recognize(seen, view))
         .or_else(|| inherit::recognize(seen, view));
     recognized.unwrap_or_else(|| {
@@ -251,8 +253,6 @@ fn describe_unknown(seen: &Seen, view: &View<'_>) -> String {
         (FileType::CharacterDevice, _) => "a device".into(),
         (FileType::BlockDevice, _) => "a block device".into(),
         (_, b"anon_inode:[io_uring]") => "an io_uring instance".into(),
-        (_, b"anon_inode:[timerfd]") => "a timerfd".into(),
-        (_, b"anon_inode:[signalfd]") => "a signalfd".into(),
         (_, b"anon_inode:inotify") => "an inotify instance".into(),
         (_, b"anon_inode:[fanotify]") => "a fanotify group".into(),
         (_, b"anon_inode:[pidfd]") => "a pidfd".into(),

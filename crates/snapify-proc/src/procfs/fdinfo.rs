@@ -14,10 +14,29 @@ pub struct FdInfo {
     pub eventfd_count: Option<u64>,
     /// Whether an eventfd was made with `EFD_SEMAPHORE`.
     pub eventfd_semaphore: bool,
+    /// Clock and setting of a timerfd.
+    pub timerfd: Option<TimerFdInfo>,
+    /// The signals that a signalfd takes (bit n-1 is signal n).
+    pub signalfd_mask: Option<u64>,
     /// What an epoll instance watches.
     pub epoll: Vec<EpollEntry>,
     /// Locks held through this descriptor.
     pub locks: Vec<Lock>,
+}
+
+/// Clock and setting of a timerfd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct TimerFdInfo {
+    /// Clock id.
+    pub clock: i32,
+    /// Expiries that have not been read.
+    pub ticks: u64,
+    /// Flags of timerfd_settime(2).
+    pub flags: u32,
+    /// Seconds and nanoseconds until it expires; zero if it is not armed.
+    pub left: (u64, u64),
+    /// Seconds and nanoseconds between expiries.
+    pub interval: (u64, u64),
 }
 
 /// One registration of an epoll instance.
@@ -90,6 +109,14 @@ impl FdInfo {
                         Some(text::unsigned(value, 16).ok_or_else(|| malformed("eventfd count"))?);
                 }
                 b"eventfd-semaphore" => info.eventfd_semaphore = value != b"0",
+                b"sigmask" => {
+                    let mask = text::unsigned(value, 16);
+                    info.signalfd_mask = Some(mask.ok_or_else(|| malformed("signal mask"))?);
+                }
+                b"clockid" | b"ticks" | b"settime flags" | b"it_value" | b"it_interval" => {
+                    let timer = info.timerfd.get_or_insert_default();
+                    timer_field(timer, key, value).ok_or_else(|| malformed("timer"))?;
+                }
                 b"tfd" => info
                     .epoll
                     .push(epoll_entry(line).ok_or_else(|| malformed("epoll entry"))?),
@@ -104,6 +131,24 @@ impl FdInfo {
             _ => Err(Malformed::new("offset and flags", text)),
         }
     }
+}
+
+/// One of the lines of a timerfd; times look like `(0, 49406829)`.
+fn timer_field(timer: &mut TimerFdInfo, key: &[u8], value: &[u8]) -> Option<()> {
+    let time = || {
+        let inner = value.strip_prefix(b"(")?.strip_suffix(b")")?;
+        let (seconds, nanoseconds) = text::cut(inner, b',')?;
+        let nanoseconds = text::unsigned(nanoseconds.trim_ascii(), 10)?;
+        Some((text::unsigned(seconds, 10)?, nanoseconds))
+    };
+    match key {
+        b"clockid" => timer.clock = text::id(value)?,
+        b"ticks" => timer.ticks = text::unsigned(value, 10)?,
+        b"settime flags" => timer.flags = u32::try_from(text::unsigned(value, 8)?).ok()?,
+        b"it_value" => timer.left = time()?,
+        _ => timer.interval = time()?,
+    }
+    Some(())
 }
 
 /// `tfd:        5 events:       19 data:                5  pos:0 ino:61af sdev:7`
@@ -195,6 +240,25 @@ tfd:      120 events: 80000001 data: ffffffffffffffff  pos:12 ino:1 sdev:800001\
         let info = info.unwrap();
         assert_eq!(info.eventfd_count, Some(0x1a));
         assert!(info.eventfd_semaphore);
+    }
+
+    #[test]
+    fn timers_and_signal_masks_are_read() {
+        let info = FdInfo::parse(
+            b"pos:\t0\nflags:\t02\nclockid: 1\nticks: 3\nsettime flags: 01\n\
+it_value: (4, 49406829)\nit_interval: (1, 0)\n",
+        );
+        let expected = TimerFdInfo {
+            clock: 1,
+            ticks: 3,
+            flags: 1,
+            left: (4, 49_406_829),
+            interval: (1, 0),
+        };
+        assert_eq!(info.unwrap().timerfd, Some(expected));
+        let info = FdInfo::parse(b"pos:\t0\nflags:\t02\nsigmask:\t0000000000000200\n");
+        assert_eq!(info.unwrap().signalfd_mask, Some(0x200));
+        assert!(FdInfo::parse(b"pos:\t0\nflags:\t02\nit_value: 4, 5\n").is_err());
     }
 
     #[test]

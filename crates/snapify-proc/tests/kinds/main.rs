@@ -4,6 +4,8 @@
 
 mod refused;
 mod restart;
+// Other tests of the engine use it too.
+#[allow(dead_code)]
 mod stage;
 mod streams;
 

@@ -8,8 +8,6 @@ const KINDS: &[(&str, &str)] = &[
     ("tcp", "an IPv4 stream socket"),
     ("unix", "a UNIX packet socket"),
     ("netlink", "a netlink raw socket"),
-    ("timerfd", "a timerfd"),
-    ("signalfd", "a signalfd"),
     ("inotify", "an inotify instance"),
     ("pidfd", "a pidfd"),
     ("userfaultfd", "a userfaultfd"),
@@ -81,12 +79,12 @@ fn several_obstacles_come_in_one_message() {
     let directory = stage.path("gone");
     std::fs::create_dir(&directory).unwrap();
     let program = stage.start_with(|command| {
-        command.arg("timerfd").current_dir(&directory);
+        command.arg("inotify").current_dir(&directory);
     });
     std::fs::remove_dir(&directory).unwrap();
     let refusal = stage.try_save(program.pid(), "image", false).unwrap_err();
     assert!(
-        refusal.contains("timerfd") && refusal.contains("working directory"),
+        refusal.contains("inotify") && refusal.contains("working directory"),
         "{refusal}"
     );
     program.go_on_and_be_fine();

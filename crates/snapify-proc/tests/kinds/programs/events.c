@@ -1,4 +1,6 @@
 #include "check.h"
+#include <sys/signalfd.h>
+#include <sys/timerfd.h>
 
 static void watch(int epoll, int fd, uint32_t events, uint64_t data) {
     struct epoll_event event = {.events = events, .data.u64 = data};
@@ -35,12 +37,49 @@ int main(void) {
     int lent = eventfd(1, EFD_NONBLOCK), lent_alias = dup(lent);
     watch(outer, gone, EPOLLIN, 0x100);
     watch(outer, lent, EPOLLIN, 0x1000);
+
+    int periodic = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK), absolute = timerfd_create(CLOCK_REALTIME, TFD_CLOEXEC);
+    int unset = timerfd_create(CLOCK_BOOTTIME, TFD_NONBLOCK), expired = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+    struct itimerspec time = {{0, 20000000}, {0, 1000000}};
+    EQUAL(timerfd_settime(periodic, 0, &time, NULL), 0);
+    clock_gettime(CLOCK_REALTIME, &time.it_value);
+    time.it_value.tv_sec += 5000;
+    EQUAL(timerfd_settime(absolute, TFD_TIMER_ABSTIME, &time, NULL), 0);
+    time = (struct itimerspec){{0, 0}, {0, 1}};
+    EQUAL(timerfd_settime(expired, 0, &time, NULL), 0);
+    watch(epoll, expired, EPOLLIN, 0x50000);
+
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    int signals = signalfd(-1, &set, SFD_NONBLOCK);
+    kill(getpid(), SIGUSR1);
+    watch(epoll, signals, EPOLLIN, 0x600000);
+
     close(gone);
     EQUAL(dup2(zero, lent), lent);
 
-    EQUAL(ready(epoll), 1 + 0x300);
+    while (poll(&(struct pollfd){expired, POLLIN, 0}, 1, 1000) != 1) {}
+    EQUAL(ready(epoll), 1 + 0x300 + 0x50000 + 0x600000);
     EQUAL(ready(outer), 7 + 0x100 + 0x1000);
     pause_here();
+
+    EQUAL(read(expired, &value, 8), 8);
+    EQUAL(value, 1);
+    EQUAL(read(expired, &value, 8), -1);
+    EQUAL(read(unset, &value, 8), -1);
+    timerfd_gettime(absolute, &time);
+    EXPECT(time.it_value.tv_sec > 4000 && time.it_value.tv_sec < 5000 && time.it_interval.tv_nsec == 20000000);
+    EQUAL(fcntl(absolute, F_GETFD), FD_CLOEXEC);
+    EQUAL(fcntl(absolute, F_GETFL) & O_NONBLOCK, 0);
+    EXPECT(read(periodic, &value, 8) == 8 && value >= 1);
+    EXPECT(poll(&(struct pollfd){periodic, POLLIN, 0}, 1, 1000) == 1);
+    struct signalfd_siginfo info;
+    EQUAL(read(signals, &info, sizeof info), sizeof info);
+    EQUAL(info.ssi_signo, SIGUSR1);
+    EQUAL(info.ssi_pid, getpid());
+    EQUAL(read(signals, &info, sizeof info), -1);
 
     EQUAL(fcntl(counter, F_GETFD), FD_CLOEXEC);
     EQUAL(fcntl(counter, F_GETFL) & O_NONBLOCK, 0);

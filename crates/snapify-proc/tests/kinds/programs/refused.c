@@ -10,9 +10,7 @@
 #include <sys/ipc.h>
 #include <sys/prctl.h>
 #include <sys/shm.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/timerfd.h>
 #include <sys/un.h>
 
 static int is(const char *kind, const char *wanted) { return strcmp(kind, wanted) == 0; }
@@ -46,14 +44,10 @@ static void start(void *(*function)(void *)) {
 }
 
 static int set_up(const char *kind) {
-    sigset_t set;
-    sigemptyset(&set);
     int pair[2] = {-1, -1};
     if (is(kind, "tcp")) return socket(AF_INET, SOCK_STREAM, 0);
     if (is(kind, "unix")) return socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) ?: pair[0];
     if (is(kind, "netlink")) return socket(AF_NETLINK, SOCK_RAW, 0);
-    if (is(kind, "timerfd")) return timerfd_create(CLOCK_MONOTONIC, 0);
-    if (is(kind, "signalfd")) return signalfd(-1, &set, 0);
     if (is(kind, "inotify")) return inotify_init();
     if (is(kind, "pidfd")) return syscall(SYS_pidfd_open, getpid(), 0);
     if (is(kind, "userfaultfd")) return syscall(SYS_userfaultfd, UFFD_USER_MODE_ONLY);
