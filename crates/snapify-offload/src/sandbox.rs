@@ -18,6 +18,7 @@ use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -37,7 +38,10 @@ pub struct SandboxConfig {
 
 /// The sandbox could not be made.
 #[derive(thiserror::Error, Debug)]
-#[error("cannot {operation} for the sandbox: {source}{}", hint(operation, source))]
+#[error(
+    "cannot {operation} for the sandbox: {source}{}",
+    hint(operation, source)
+)]
 pub struct SandboxError {
     operation: &'static str,
     source: io::Error,
@@ -148,10 +152,8 @@ fn inside(config: &SandboxConfig) -> Result<Vec<String>, SandboxError> {
         )
         .map_err(failed("mount a kept directory"))?;
     }
-    if Path::new("/dev/shm").is_dir() && config.scratch != Path::new("/dev/shm") {
-        if let Err(errno) = mount("snapify-card", "/dev/shm", "tmpfs", plain, size.as_c_str()) {
-            warnings.push(format!("it has no shared memory of its own: {errno}"));
-        }
+    if let Err(errno) = share_scratch(config) {
+        warnings.push(format!("it has no shared memory of its own: {errno}"));
     }
     // Refused where parts of the machine's own /proc are covered, as in some containers (mount_namespaces(7)).
     if let Err(errno) = mount("proc", "/proc", "proc", plain | MountFlags::NOEXEC, c"") {
@@ -164,6 +166,18 @@ fn inside(config: &SandboxConfig) -> Result<Vec<String>, SandboxError> {
     }
     std::env::set_current_dir("/").map_err(failed("change to the root directory"))?;
     Ok(warnings)
+}
+
+/// Puts POSIX shared memory (shm_overview(7)) into the scratch space, so that it counts as memory of the card.
+fn share_scratch(config: &SandboxConfig) -> io::Result<()> {
+    let shared = Path::new("/dev/shm");
+    if !shared.is_dir() || config.scratch == shared {
+        return Ok(());
+    }
+    let place = config.scratch.join(".dev-shm");
+    fs::create_dir(&place)?;
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o1777))?;
+    Ok(mount_bind(&place, shared)?)
 }
 
 /// Takes hold of the directories that the scratch space would hide.

@@ -129,6 +129,7 @@ impl LocalStore {
     }
 
     /// Bytes that buffers take.
+    #[cfg(test)]
     pub fn used(&self) -> u64 {
         self.pieces.iter().map(|(start, end)| end - start).sum()
     }

@@ -17,6 +17,7 @@ mod transfer;
 
 pub use event::Event;
 pub use library::Library;
+pub use pipelines::Pipeline;
 pub use process::Process;
 
 use crate::control::{CONTROL_ENV, HostToSupervisor, ProcessId, SupervisorToHost, VERSION};

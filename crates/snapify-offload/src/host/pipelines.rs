@@ -91,7 +91,47 @@ impl Drop for Lease {
     }
 }
 
+/// A pipeline of one's own: its functions run in order, one after the other. Dropping it does not cancel them.
+#[derive(Debug)]
+pub struct Pipeline {
+    lease: Lease,
+}
+
+impl Pipeline {
+    /// Appends a function; does not wait.
+    ///
+    /// # Errors
+    /// `ProcessDied` if the process is dead already.
+    pub fn run_async(&self, function: u64, args: &[u64], name: &str) -> Result<Event> {
+        let Lease { process, index, .. } = &self.lease;
+        let ticket = process.start(*index, function, args, name)?;
+        Ok(Event::new(process.clone(), *index, ticket, None))
+    }
+
+    /// Appends a function and waits until it has returned.
+    ///
+    /// # Errors
+    /// `ProcessDied` if the process dies before.
+    pub fn run(&self, function: u64, args: &[u64], name: &str) -> Result<()> {
+        self.run_async(function, args, name)?.wait()
+    }
+}
+
 impl Process {
+    /// Takes a pipeline for the caller alone; waits while all 64 are busy.
+    ///
+    /// # Errors
+    /// `ProcessDied`.
+    pub fn create_pipeline(self: &Arc<Self>) -> Result<Pipeline> {
+        let index = self.take_pipeline()?;
+        let lease = Lease {
+            process: self.clone(),
+            index,
+            idle: false,
+        };
+        Ok(Pipeline { lease })
+    }
+
     /// Runs a function with 64-bit arguments and waits until it has returned. `name` is for messages.
     ///
     /// Functions of different threads run concurrently, up to 64.

@@ -28,6 +28,9 @@ impl RangeSet {
 
     /// Takes a range out.
     pub fn remove(&mut self, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
         while let Some((&from, &to)) = self.ranges.range(..end).next_back()
             && to > start
         {
