@@ -2,6 +2,7 @@
 //! is killed; is restored from what was saved; and finds everything as it was. Twice over, because
 //! what is restored can be saved again. As root and as an ordinary user.
 
+mod busy;
 mod refused;
 mod restart;
 // Other tests of the engine use it too.
