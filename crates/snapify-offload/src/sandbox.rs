@@ -7,8 +7,8 @@
 
 use rustix::io::Errno;
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_change,
-    move_mount, open_tree,
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_bind,
+    mount_change, move_mount, open_tree,
 };
 use rustix::process::{
     Pid, Signal, WaitOptions, getegid, geteuid, getpid, set_parent_process_death_signal, waitpid,
@@ -78,8 +78,10 @@ pub enum Side {
 pub fn enter(config: &SandboxConfig) -> Result<Side, SandboxError> {
     die_with_parent().map_err(failed("ask for the supervisor's death"))?;
     // Out of the terminal's foreground group: what the user types there (^C) concerns the program, not its cards.
-    // Fails only for the leader of a group, which the terminal's signals reach as little.
-    let _ = rustix::process::setsid();
+    // A group, not a session: the scheduler shares processors out among sessions (sched(7), autogroup), and threads of
+    // the host process that yield while they wait for a card would then yield to each other only.
+    // Fails only for the leader of a session, which the terminal's signals reach as little.
+    let _ = rustix::process::setpgid(None, None);
     let (uid, gid) = (geteuid(), getegid());
     let namespaces = UnshareFlags::NEWUSER
         | UnshareFlags::NEWNS
