@@ -48,10 +48,20 @@ fn run_exits_as_the_program_does() {
 #[test]
 fn signals_reach_the_program() {
     let session = Session::new();
-    let script =
-        "trap 'echo got it; exit 7' TERM; echo ready; while :; do read -t 1 x < /dev/zero; done";
-    let mut run =
-        session.start(&mut session.snapify(["run", "--cards", "0", "--", "bash", "-c", script]));
+    let script = "import os, signal, sys\n\
+                  signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'got it\\n'), sys.exit(7)))\n\
+                  print('ready', flush=True)\n\
+                  while True: signal.pause()\n";
+    let args = [
+        "run",
+        "--cards",
+        "0",
+        "--",
+        "/usr/bin/python3",
+        "-c",
+        script,
+    ];
+    let mut run = session.start(&mut session.snapify(args));
     run.wait_for("ready");
     run.signal(Signal::TERM);
     let finished = run.finish();

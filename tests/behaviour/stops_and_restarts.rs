@@ -4,6 +4,17 @@ use rustix::process::Signal;
 use snapify_tests::{Language, Random, Session, User, compile, example, poll_until};
 use std::time::Duration;
 
+/// A program that waits for SIGTERM, and then does `then`.
+fn waits_for_sigterm(session: &Session, then: &str) -> std::process::Command {
+    let script = format!(
+        "import os, signal, sys\ndef handler(*_):\n    {then}\nsignal.signal(signal.SIGTERM, handler)\n\
+         print('ready', flush=True)\nwhile True:\n    signal.pause()\n"
+    );
+    let mut command = session.command("/usr/bin/python3");
+    command.args(["-c", &script]);
+    command
+}
+
 #[test]
 fn each_point_restarts_any_number_of_times() {
     let session = Session::new();
@@ -50,8 +61,7 @@ fn what_was_on_two_cards_restarts_with_cards_exchanged() {
 #[test]
 fn detached_with_a_pid_file() {
     let session = Session::new();
-    let mut command = session.command("bash");
-    command.args(["-c", "trap 'echo asked > told; exit 3' TERM; echo ready; while :; do read -t 1 x < /dev/zero; done"]);
+    let mut command = waits_for_sigterm(&session, "open('told', 'w').close(); sys.exit(3)");
     let mut running = session.start(&mut command);
     running.wait_for("ready");
     session.succeed(["checkpoint", &running.pid().to_string(), "snap", "--stop"]);
@@ -84,11 +94,7 @@ fn detached_with_a_pid_file() {
 #[test]
 fn restart_exits_as_the_program_does_and_passes_signals_on() {
     let session = Session::new();
-    let mut command = session.command("bash");
-    command.args([
-        "-c",
-        "trap 'echo caught; exit 9' TERM; echo ready; while :; do read -t 1 x < /dev/zero; done",
-    ]);
+    let mut command = waits_for_sigterm(&session, "os.write(1, b'caught\\n'); sys.exit(9)");
     let mut running = session.start(&mut command);
     running.wait_for("ready");
     session.succeed(["checkpoint", &running.pid().to_string(), "snap", "--stop"]);

@@ -51,6 +51,7 @@ impl Session {
     /// A session of `user`.
     #[must_use]
     pub fn of(user: User) -> Self {
+        keep_inherited_descriptors();
         let dir = tempfile::Builder::new()
             .prefix("snapify-test-")
             .tempdir()
@@ -347,6 +348,25 @@ impl Finished {
     pub fn killed_by(&self) -> Option<i32> {
         self.status.signal()
     }
+}
+
+/// Descriptors that whoever runs the tests has left open are none of the tested programs' business: a pipe to someone
+/// outside would rightly be refused.
+fn keep_inherited_descriptors() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let numbers = std::fs::read_dir("/proc/self/fd")
+            .into_iter()
+            .flatten()
+            .flatten();
+        for number in numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()) {
+            if number > 2 {
+                // SAFETY: only a flag is set on it, and a number that is closed meanwhile is an error and no more.
+                let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+                let _ = rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC);
+            }
+        }
+    });
 }
 
 /// Waits until `condition` holds, for things that have no event to wait for (another process's

@@ -3,6 +3,7 @@
 use crate::engine::ProcessEngine;
 use crate::error::JobError;
 use crate::layout::Layout;
+use crate::signals::Signals;
 use snapify_fabric::Channel;
 use snapify_offload::control::{CardInfo, CardToSupervisor, SupervisorToCard, VERSION};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -67,7 +68,12 @@ pub(crate) struct Card {
 
 impl Card {
     /// Starts a card daemon, which is up when [`Card::await_ready`] returns.
-    pub(crate) fn start(layout: &Layout, index: u32, memory: u64) -> Result<Self, JobError> {
+    pub(crate) fn start(
+        layout: &Layout,
+        signals: &Signals,
+        index: u32,
+        memory: u64,
+    ) -> Result<Self, JobError> {
         let member = || format!("card {index}");
         let connection = |source| JobError::Connection {
             peer: member(),
@@ -81,7 +87,9 @@ impl Card {
                 source: errno.into(),
             }
         })?;
-        let child = Command::new(&layout.snapify)
+        let mut command = Command::new(&layout.snapify);
+        signals.spare(&mut command);
+        let child = command
             .arg("card-daemon")
             .args(["--index", &index.to_string()])
             .args(["--memory", &memory.to_string()])

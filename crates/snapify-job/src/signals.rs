@@ -8,6 +8,8 @@ use crate::error::JobError;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Signals that end a program, or that it may handle, and that someone may send to the supervisor.
 const PASSED_ON: [Signal; 9] = [
@@ -70,6 +72,23 @@ impl Signals {
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map_err(failed)?;
         Ok(Self { fd, before })
+    }
+
+    /// Makes `command` start its program with the signal mask as it was before: a program inherits the mask, and one with
+    /// all of these signals blocked could not even be interrupted.
+    #[allow(unsafe_code)]
+    pub(crate) fn spare(&self, command: &mut Command) {
+        let before = self.before;
+        // SAFETY: between fork and exec only sigprocmask(2) is called, which is async-signal-safe.
+        unsafe {
+            command.pre_exec(move || {
+                Ok(pthread_sigmask(
+                    SigmaskHow::SIG_SETMASK,
+                    Some(&before),
+                    None,
+                )?)
+            });
+        }
     }
 
     /// The signals that have arrived.

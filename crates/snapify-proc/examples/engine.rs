@@ -1,13 +1,17 @@
 //! The engine by itself: saves one process into a folder, and restores it from there.
 //!
 //! ```text
-//! engine save PID DIR [--stop]    saves process PID; --stop ends it then
-//! engine restore DIR              restores it and ends as it does
+//! engine save PID DIR [--stop] [KEY:FD:ADDRESS:BYTES...]
+//!                                 saves process PID, but for the externals; --stop ends it then
+//! engine restore DIR [KEY=FILE...]
+//!                                 restores it with these files for the externals, and ends as it does
 //! engine launch PROGRAM [ARGS]    runs a program in namespaces of its own
+//! engine calls PID                how long remote system calls take in it
 //! engine check PID                lists what stands in the way
 //! ```
 
-use snapify_proc::{Frozen, LaunchSpec, Pid, ProcessImage, RestorePlan, check, launch, restore};
+use snapify_proc::{External, Frozen, LaunchSpec, Pid, ProcessImage, RemoteAddr, RemoteFd, RestorePlan};
+use snapify_proc::{check, launch, restore};
 use snapify_store::PageFile;
 use std::error::Error;
 use std::fs::File;
@@ -20,12 +24,13 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
-        ["save", pid, dir] => save(pid, Path::new(dir), false),
-        ["save", pid, dir, "--stop"] => save(pid, Path::new(dir), true),
-        ["restore", dir] => run_restored(Path::new(dir)),
+        ["save", pid, dir, "--stop", externals @ ..] => save(pid, Path::new(dir), true, externals),
+        ["save", pid, dir, externals @ ..] => save(pid, Path::new(dir), false, externals),
+        ["restore", dir, externals @ ..] => run_restored(Path::new(dir), externals),
         ["launch", program, ..] => run_launched(program, &args[2..]),
+        ["calls", pid] => time_calls(pid),
         ["check", pid] => list(pid),
-        _ => Err("usage: engine save PID DIR [--stop] | restore DIR | launch PROGRAM [ARGS] | check PID".into()),
+        _ => Err("usage: engine save|restore|launch|calls|check ...".into()),
     };
     match result {
         Ok(code) => code,
@@ -36,12 +41,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn save(pid: &str, dir: &Path, stop: bool) -> Result<ExitCode, Box<dyn Error>> {
+fn save(pid: &str, dir: &Path, stop: bool, externals: &[&str]) -> Result<ExitCode, Box<dyn Error>> {
     std::fs::create_dir_all(dir)?;
+    let externals = externals.iter().map(|text| external(text)).collect::<Result<Vec<_>, _>>()?;
     let begin = Instant::now();
     let mut frozen = Frozen::freeze(Pid(pid.parse()?))?;
     let stopped = begin.elapsed();
-    let image = frozen.describe(&[])?;
+    let image = frozen.describe(&externals)?;
     let described = begin.elapsed();
     let pages = dir.join("pages.snap");
     let out = File::options().read(true).write(true).create(true).truncate(true).open(&pages)?;
@@ -63,14 +69,36 @@ fn save(pid: &str, dir: &Path, stop: bool) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run_restored(dir: &Path) -> Result<ExitCode, Box<dyn Error>> {
+/// `KEY:FD:ADDRESS:BYTES`; -1 for no descriptor, 0 bytes for no mapping.
+fn external(text: &str) -> Result<External, Box<dyn Error>> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let [key, fd, address, bytes] = parts.as_slice() else {
+        return Err("an external is KEY:FD:ADDRESS:BYTES".into());
+    };
+    let fd: i32 = fd.parse()?;
+    let address = u64::from_str_radix(address.trim_start_matches("0x"), 16)?;
+    let bytes: u64 = bytes.parse()?;
+    Ok(External {
+        key: (*key).into(),
+        fds: (fd >= 0).then_some(RemoteFd(fd)).into_iter().collect(),
+        mappings: (bytes > 0).then_some((RemoteAddr(address), bytes)).into_iter().collect(),
+    })
+}
+
+fn run_restored(dir: &Path, externals: &[&str]) -> Result<ExitCode, Box<dyn Error>> {
     let begin = Instant::now();
+    let mut supplied = Vec::new();
+    for text in externals {
+        let (key, path) = text.split_once('=').ok_or("an external is KEY=FILE")?;
+        let file = File::options().read(true).write(true).open(path)?;
+        supplied.push((key.to_owned(), file.into()));
+    }
     let image: ProcessImage = serde_json::from_slice(&std::fs::read(dir.join("process.json"))?)?;
     let path = dir.join("pages.snap");
     let mut restored = restore(RestorePlan {
         image,
         pages: PageFile::open(File::open(&path)?, path)?,
-        externals: Vec::new(),
+        externals: supplied,
         stdio: None,
         progress: &(),
         init_name: "snapify-init".into(),
@@ -96,6 +124,15 @@ fn run_launched(program: &str, args: &[String]) -> Result<ExitCode, Box<dyn Erro
     launched.start()?;
     eprintln!("engine: launched as process {}", launched.pid());
     Ok(code(launched.wait()?))
+}
+
+fn time_calls(pid: &str) -> Result<ExitCode, Box<dyn Error>> {
+    let mut frozen = Frozen::freeze(Pid(pid.parse()?))?;
+    let mut times = frozen.time_remote_calls(10_000)?;
+    frozen.thaw()?;
+    times.sort_unstable();
+    println!("median {:?}, 99 of 100 within {:?}", times[5_000], times[9_900]);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn list(pid: &str) -> Result<ExitCode, Box<dyn Error>> {

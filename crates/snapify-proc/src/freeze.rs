@@ -18,7 +18,7 @@ use snapify_sys::ptrace::{RawSiginfo, Registers, RseqConfiguration};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fs::File;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a thread may take to stop. Threads stop within a millisecond; only an uninterruptible wait in the kernel takes
 /// longer.
@@ -264,6 +264,23 @@ impl Frozen {
         };
         self.described = Some(Described { ranges, objects });
         Ok(image)
+    }
+
+    /// How long each of `count` remote system calls (getppid) takes in this process: the unit of cost of saving and restoring.
+    ///
+    /// # Errors
+    /// As [`Self::describe`].
+    pub fn time_remote_calls(&mut self, count: usize) -> Result<Vec<Duration>, ProcError> {
+        let instruction = memory::syscall_instruction(self.pid, &self.proc.maps()?)?;
+        self.with_tracee(instruction, |tracee, _| {
+            let mut times = Vec::with_capacity(count);
+            for _ in 0..count {
+                let begin = Instant::now();
+                tracee.syscall("getppid", libc::SYS_getppid, [0; 6])?;
+                times.push(begin.elapsed());
+            }
+            Ok(times)
+        })
     }
 
     /// Lends the threads to a [`Tracee`] and takes them back whatever happens.

@@ -72,7 +72,7 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
     let house = House::open()?;
     plan.stand_in_for_old_socket(&house)?;
     observer.event(Event::Phase(Phase::StartingCards));
-    let cards = start_cards(&layout, &plan.memories)?;
+    let cards = start_cards(&layout, &signals, &plan.memories)?;
     observer.event(Event::Phase(Phase::Restoring));
     let outputs = outputs::open(&plan.job.stdio)?;
     let restored = restore_offload_processes(&plan, &cards, &outputs)?;

@@ -45,14 +45,23 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, JobError> {
     let layout = Layout::find()?;
     let signals = Signals::new()?;
     let house = House::open()?;
-    let cards = start_cards(&layout, &vec![options.card_memory; options.cards as usize])?;
+    let cards = start_cards(
+        &layout,
+        &signals,
+        &vec![options.card_memory; options.cards as usize],
+    )?;
     let words: Vec<_> = options
         .program
         .iter()
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     let identity = crate::identity::of_application(house.folder.path(), &words);
-    let program = Program::launch(&options.program, &layout, &house.folder.agent_socket())?;
+    let program = Program::launch(
+        &options.program,
+        &layout,
+        &house.folder.agent_socket(),
+        &signals,
+    )?;
     let card_of = (0..options.cards).collect();
     Supervisor::new(
         Origin {
@@ -70,13 +79,17 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, JobError> {
 }
 
 /// Starts cards of these memory sizes, and waits until all are up.
-pub(crate) fn start_cards(layout: &Layout, memories: &[u64]) -> Result<Vec<Card>, JobError> {
+pub(crate) fn start_cards(
+    layout: &Layout,
+    signals: &Signals,
+    memories: &[u64],
+) -> Result<Vec<Card>, JobError> {
     if !memories.is_empty() {
         layout.require_cards()?;
     }
     let mut cards: Vec<Card> = (0..)
         .zip(memories)
-        .map(|(index, memory)| Card::start(layout, index, *memory))
+        .map(|(index, memory)| Card::start(layout, signals, index, *memory))
         .collect::<Result<_, _>>()?;
     for card in &mut cards {
         for warning in card.await_ready()? {

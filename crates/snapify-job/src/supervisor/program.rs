@@ -2,7 +2,7 @@
 
 use crate::error::JobError;
 use crate::layout::Layout;
-use crate::signals::Arrived;
+use crate::signals::{Arrived, Signals};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use snapify_offload::control::CONTROL_ENV;
 use snapify_proc::Restored;
@@ -30,6 +30,7 @@ impl Program {
         words: &[OsString],
         layout: &Layout,
         agent_socket: &Path,
+        signals: &Signals,
     ) -> Result<Self, JobError> {
         let (program, args) = words
             .split_first()
@@ -46,7 +47,9 @@ impl Program {
             libraries.push(":");
             libraries.push(others);
         }
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        signals.spare(&mut command);
+        let mut child = command
             .args(args)
             .env(CONTROL_ENV, agent_socket)
             .env("LD_LIBRARY_PATH", libraries)

@@ -132,14 +132,17 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
 }
 
 fn file_system(seen: &Seen, view: &View<'_>) -> Result<FsWord, Obstacle> {
-    let path = format!("/proc/{}/fd/{}", view.proc.pid(), seen.fd);
-    match rustix::fs::statfs(path) {
-        Ok(status) => Ok(status.f_type),
-        Err(errno) => Err(seen.obstacle(format!(
-            "its file system cannot be looked at: {}",
-            io::Error::from(errno)
-        ))),
+    if let Some(&known) = view.file_systems.borrow().get(&seen.stat.st_dev) {
+        return Ok(known);
     }
+    let path = format!("/proc/{}/fd/{}", view.proc.pid(), seen.fd);
+    let status = rustix::fs::statfs(path).map_err(|errno| {
+        let error = io::Error::from(errno);
+        seen.obstacle(format!("its file system cannot be looked at: {error}"))
+    })?;
+    let mut known = view.file_systems.borrow_mut();
+    known.insert(seen.stat.st_dev, status.f_type);
+    Ok(status.f_type)
 }
 
 fn removed(seen: &Seen, named_type: NamedType) -> Result<Found, Obstacle> {

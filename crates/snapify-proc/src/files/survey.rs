@@ -11,8 +11,9 @@ use crate::ids::{Pid, RemoteFd};
 use crate::path::ImagePath;
 use crate::procfs::ProcDir;
 use crate::procfs::fdinfo::{FdInfo, Lock, LockKind};
-use rustix::fs::{FileType, Stat};
+use rustix::fs::{FileType, FsWord, Stat};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -94,6 +95,8 @@ pub(crate) struct View<'a> {
     pub holders: HashMap<u64, String>,
     /// The descriptors that lead to each object.
     by_object: HashMap<(u64, u64), Vec<RemoteFd>>,
+    /// Types of the file systems met so far, by device number.
+    pub file_systems: RefCell<HashMap<u64, FsWord>>,
     pidfd: OwnedFd,
 }
 
@@ -202,6 +205,7 @@ impl<'a> View<'a> {
             pipes,
             holders,
             by_object,
+            file_systems: RefCell::default(),
             pidfd,
         })
     }

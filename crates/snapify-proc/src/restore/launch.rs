@@ -94,8 +94,10 @@ fn become_program(spec: &LaunchSpec, go: OwnedFd) -> io::Error {
 
 #[allow(unsafe_code)]
 fn prepare(spec: &LaunchSpec, go: OwnedFd) -> io::Result<Command> {
-    use rustix::process::{Resource, Rlimit, setrlimit, setsid};
-    setsid()?;
+    use rustix::process::{Resource, Rlimit, setpgid, setrlimit};
+    // Out of reach of a terminal's signals, but in the caller's session: the scheduler shares processors out among
+    // sessions (sched(7), autogroup), and processes that wait for each other belong together.
+    setpgid(None, None)?;
     if File::from(go).read(&mut [0])? == 0 {
         // The init is gone.
         process::exit_now(1);

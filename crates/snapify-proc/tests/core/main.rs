@@ -1,6 +1,7 @@
 //! Threads and memory, end to end: programs that are saved, killed and restored, at a quiet moment and at random ones, as root and as
 //! an ordinary user.
 
+mod contract;
 #[path = "../kinds/stage.rs"]
 #[allow(dead_code)]
 mod stage;

@@ -89,3 +89,59 @@ fn another_user_cannot_restart_it() {
         .unwrap();
     assert!(text.contains("belongs to user 12345"), "{text}");
 }
+
+/// Where a hard limit cannot be had any more the program gets what there is, and the user is told.
+#[test]
+fn limits_that_cannot_be_had_are_lowered_with_a_warning() {
+    for user in User::all() {
+        let stage = Stage::new("stdio", user);
+        let running = stage.start();
+        stage.save(running.pid(), "image", true);
+        running.is_killed();
+        let mut shell = stage.command("bash");
+        let script = "ulimit -n 900; ulimit -u 5000; exec \"$@\"";
+        shell.args(["-c", script, "-"]);
+        let restored = stage.try_restore_by(shell, "image").unwrap();
+        let limits = fs::read_to_string(format!("/proc/{}/limits", restored.pid())).unwrap();
+        let line = |name| {
+            let found = limits.lines().find(|line| line.starts_with(name));
+            found
+                .unwrap()
+                .split_whitespace()
+                .skip(3)
+                .take(2)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        // Root may raise limits, if its privileges are complete.
+        if line("Max open files")[1] == "900" {
+            assert!(
+                restored.said().contains("limit of open files"),
+                "{}",
+                restored.said()
+            );
+            assert_eq!(line("Max open files"), ["900", "900"]);
+        }
+        restored.go_on_and_be_fine();
+    }
+}
+
+/// A program that waits for its input by epoll can be restarted with a file for input.
+#[test]
+fn input_that_cannot_be_waited_for_is_told() {
+    let stage = Stage::new("waits", User::Ourselves);
+    let running = stage.start();
+    stage.save(running.pid(), "image", true);
+    running.is_killed();
+    fs::write(stage.path("input"), "go on\n").unwrap();
+    let mut shell = stage.command("bash");
+    shell.args(["-c", "exec \"$@\" < input", "-"]);
+    let mut restored = stage.try_restore_by(shell, "image").unwrap();
+    assert!(
+        restored.said().contains("standard stream 0"),
+        "{}",
+        restored.said()
+    );
+    restored.expect("fine");
+    assert!(restored.end().success());
+}

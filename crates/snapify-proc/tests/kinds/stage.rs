@@ -64,6 +64,7 @@ pub struct Running {
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     errors: Option<BufReader<ChildStderr>>,
+    said: String,
 }
 
 impl Stage {
@@ -278,6 +279,14 @@ impl Stage {
             .unwrap_or_else(|text| panic!("restoring {}: {text}", self.program.display()))
     }
 
+    /// As [`Self::try_restore`], by a command that executes what it is given as arguments.
+    pub fn try_restore_by(&self, mut command: Command, name: &str) -> Result<Running, String> {
+        let engine = self.engine();
+        command.arg(engine.get_program()).arg("restore");
+        command.arg(self.path(name));
+        Self::through_engine(command, "restored as process ")
+    }
+
     fn try_restore_with(&self, name: &str, externals: &[&str]) -> Result<Running, String> {
         let mut command = self.engine();
         command.arg("restore").arg(self.path(name)).args(externals);
@@ -306,6 +315,7 @@ impl Stage {
             if let Some((_, rest)) = last.split_once(mark) {
                 running.pid = rest.split(' ').next().unwrap().parse().unwrap();
                 running.errors = Some(errors);
+                running.said = text;
                 return Ok(running);
             }
         }
@@ -324,7 +334,13 @@ impl Running {
             input,
             output,
             errors: None,
+            said: String::new(),
         }
+    }
+
+    /// What the engine said before it let the program go.
+    pub fn said(&self) -> &str {
+        &self.said
     }
 
     /// The program's process id as we see it.
