@@ -25,7 +25,7 @@ pub mod signals;
 pub mod threads;
 pub mod timers;
 
-pub use check::check;
+pub use check::{check, check_except};
 pub use error::{Obstacle, ProcError};
 pub use external::External;
 pub use freeze::Frozen;

@@ -117,6 +117,10 @@ impl Privileges {
                 0,
             ])?;
         }
+        let three = |sets: &CapSets| (sets.effective, sets.permitted, sets.inheritable);
+        if three(wanted) == three(present) && wanted.ambient == present.ambient {
+            return Ok(());
+        }
         let at = tracee.scratch().addr;
         let data_at = at.offset(8);
         tracee.put(at, &[CAPABILITY_VERSION, 0])?;

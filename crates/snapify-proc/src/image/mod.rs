@@ -100,6 +100,7 @@ impl ProcessImage {
                 return bad(format!("external {:?} is there twice", external.key));
             }
         }
+        self.files.validate()?;
         self.memory.validate()
     }
 }
