@@ -19,10 +19,10 @@ fn survives(program: &str) {
 
         let original = stage.start();
         stage.save(original.pid(), "second", true);
-        original.is_killed();
+        original.expect_killed();
         let restored = stage.restore("second");
         stage.save(restored.pid(), "third", true);
-        restored.is_killed();
+        restored.expect_killed();
         stage.restore("third").go_on_and_be_fine();
     }
 }
@@ -53,7 +53,7 @@ fn a_stopped_process_stays_stopped() {
         stage.save(pid, "kept", false);
         assert_eq!(state(pid), 'T');
         stage.save(pid, "stopped", true);
-        original.is_killed();
+        original.expect_killed();
         let restored = stage.restore("stopped");
         wait_for_state(restored.pid(), 'T');
         signal(restored.pid(), libc::SIGCONT);
@@ -72,7 +72,7 @@ fn random_moments() {
             let name = format!("round{round}");
             stage.save(running.pid(), &name, round % 2 == 1);
             if round % 2 == 1 {
-                running.is_killed();
+                running.expect_killed();
                 running = stage.restore(&name);
             }
         }

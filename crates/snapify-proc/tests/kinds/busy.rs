@@ -23,7 +23,7 @@ fn objects_in_use_lose_nothing() {
             let name = round.to_string();
             stage.save(program.pid(), &name, round % 2 == 1);
             if round % 2 == 1 {
-                program.is_killed();
+                program.expect_killed();
                 program = stage.restore(&name);
             }
         }

@@ -22,10 +22,10 @@ fn survives(program: &str) {
 
         let original = stage.start();
         stage.save(original.pid(), "second", true);
-        original.is_killed();
+        original.expect_killed();
         let restored = stage.restore("second");
         stage.save(restored.pid(), "third", true);
-        restored.is_killed();
+        restored.expect_killed();
         stage.restore("third").go_on_and_be_fine();
     }
 }

@@ -10,7 +10,7 @@ fn saved(program: &str, args: &[&str]) -> Stage {
         command.args(args);
     });
     stage.save(running.pid(), "image", true);
-    running.is_killed();
+    running.expect_killed();
     stage
 }
 
@@ -81,9 +81,9 @@ fn another_user_cannot_restart_it() {
     let stage = Stage::new("pipes", User::Ordinary);
     let running = stage.start();
     stage.save(running.pid(), "image", true);
-    running.is_killed();
+    running.expect_killed();
     let text = stage
-        .as_user(User::Ourselves)
+        .for_user(User::Ourselves)
         .try_restore("image")
         .err()
         .unwrap();
@@ -97,7 +97,7 @@ fn limits_that_cannot_be_had_are_lowered_with_a_warning() {
         let stage = Stage::new("stdio", user);
         let running = stage.start();
         stage.save(running.pid(), "image", true);
-        running.is_killed();
+        running.expect_killed();
         let mut shell = stage.command("bash");
         let script = "ulimit -n 900; ulimit -u 5000; exec \"$@\"";
         shell.args(["-c", script, "-"]);
@@ -132,7 +132,7 @@ fn input_that_cannot_be_waited_for_is_told() {
     let stage = Stage::new("waits", User::Ourselves);
     let running = stage.start();
     stage.save(running.pid(), "image", true);
-    running.is_killed();
+    running.expect_killed();
     fs::write(stage.path("input"), "go on\n").unwrap();
     let mut shell = stage.command("bash");
     shell.args(["-c", "exec \"$@\" < input", "-"]);

@@ -212,7 +212,7 @@ impl Stage {
     }
 
     /// The same folder in the hands of another user.
-    pub fn as_user(mut self, user: User) -> Self {
+    pub fn for_user(mut self, user: User) -> Self {
         self.user = user;
         self
     }
@@ -377,7 +377,7 @@ impl Running {
     }
 
     /// Expects that the program has been killed.
-    pub fn is_killed(mut self) {
+    pub fn expect_killed(mut self) {
         let status = self.end();
         let killed =
             status.signal() == Some(libc::SIGKILL) || status.code() == Some(128 + libc::SIGKILL);

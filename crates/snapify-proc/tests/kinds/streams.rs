@@ -85,7 +85,7 @@ fn flags_of_streams_come_back() {
         for what in ["plain", "nonblocking"] {
             let original = stage.start_if_possible(&[what]).unwrap();
             stage.save(original.pid(), what, true);
-            original.is_killed();
+            original.expect_killed();
             stage.restore(what).go_on_and_be_fine();
         }
     }
