@@ -53,10 +53,10 @@ impl Mapping {
     }
 
     /// Whether a file backs it (removed ones and shared anonymous memory included: the kernel keeps
-    /// that in a file).
+    /// that in a file). The first System V segment of an IPC namespace has the inode number 0.
     #[must_use]
     pub fn is_file(&self) -> bool {
-        self.inode != 0
+        self.inode != 0 || self.name.first() == Some(&b'/')
     }
 
     /// Whether the name says that the file was removed. A file may also be *called* so: its link
@@ -269,6 +269,9 @@ mod tests {
         assert_eq!(maps[0].prot(), libc::PROT_READ | libc::PROT_EXEC);
         assert!(maps[1].shared && maps[1].marked_deleted());
         assert_eq!(maps[1].path(), b"/dev/zero");
+        let first_segment = b"1000-2000 rw-s 00000000 00:01 0     /SYSV00000000 (deleted)\n";
+        let segment = &parse(first_segment).unwrap()[0];
+        assert!(segment.is_file() && segment.marked_deleted());
         assert!(maps[2].name.is_empty() && !maps[2].is_file() && maps[2].prot() == 0);
         assert_eq!(maps[3].name, b"[stack]");
         assert_eq!(maps[3].bytes(), 0xf);
