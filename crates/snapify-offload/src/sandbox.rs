@@ -134,15 +134,7 @@ fn inside(config: &SandboxConfig) -> Result<Vec<String>, SandboxError> {
     set_read_only("/").map_err(failed("make the file system read-only"))?;
     let kept = keep(config)?;
     let plain = MountFlags::NOSUID | MountFlags::NODEV;
-    let size = CString::new(format!("size={},mode=1777", config.memory)).unwrap_or_default();
-    mount(
-        "snapify-card",
-        &config.scratch,
-        "tmpfs",
-        plain,
-        size.as_c_str(),
-    )
-    .map_err(failed("mount the scratch space"))?;
+    mount_scratch(config, plain).map_err(failed("mount the scratch space"))?;
     for (path, tree) in kept {
         fs::create_dir_all(&path).map_err(failed("make a kept directory"))?;
         move_mount(
@@ -168,6 +160,28 @@ fn inside(config: &SandboxConfig) -> Result<Vec<String>, SandboxError> {
     }
     std::env::set_current_dir("/").map_err(failed("change to the root directory"))?;
     Ok(warnings)
+}
+
+/// Mounts the scratch space (tmpfs(5)). Large files in it, such as local stores, take huge pages where there are any: the
+/// first touch of a page costs more than copying it.
+fn mount_scratch(config: &SandboxConfig, flags: MountFlags) -> io::Result<()> {
+    let options = |huge: &str| {
+        CString::new(format!("size={},mode=1777{huge}", config.memory)).unwrap_or_default()
+    };
+    let attempt = |options: CString| {
+        mount(
+            "snapify-card",
+            &config.scratch,
+            "tmpfs",
+            flags,
+            options.as_c_str(),
+        )
+    };
+    match attempt(options(",huge=within_size")) {
+        // A kernel without huge pages.
+        Err(Errno::INVAL) => Ok(attempt(options(""))?),
+        other => Ok(other?),
+    }
 }
 
 /// Puts POSIX shared memory (shm_overview(7)) into the scratch space, so that it counts as memory of the card.
