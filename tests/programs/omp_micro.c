@@ -1,6 +1,6 @@
 /* Small costs of an OpenMP device, as one JSON object on standard output:
  *   empty_region_ns, map_int_ns    median time of an empty target region, of one with map(tofrom: int)
- *   to_device_gbps, from_device_gbps, memcpy_gbps    medians of transfers of a large block and, in turn with them,
+ *   to_card_gbs, from_card_gbs, memcpy_gbs    medians of transfers of a large block and, in turn with them,
  *                                  of memcpy between two blocks of the same size in the host process; 10^9 bytes/s
  *   kernel_us                      median time of a teams region over 2^16 elements (what short steps of a program cost)
  * usage: omp_micro [REGIONS [MEBIBYTES]] */
@@ -30,7 +30,7 @@ static double median(double *values, size_t count) {
 
 int main(int argc, char **argv) {
     const size_t regions = argc > 1 ? strtoul(argv[1], NULL, 10) : 20000;
-    const size_t bytes = (argc > 2 ? strtoul(argv[2], NULL, 10) : 256) << 20;
+    const size_t bytes = (argc > 2 ? strtoul(argv[2], NULL, 10) : 64) << 20;
     if (omp_get_num_devices() == 0 || regions == 0 || bytes == 0) {
         fprintf(stderr, "omp_micro: no device, or a count of 0\n");
         return 1;
@@ -95,7 +95,7 @@ int main(int argc, char **argv) {
     omp_target_free(there, device);
 
     printf("{\"empty_region_ns\": %.0f, \"map_int_ns\": %.0f, \"kernel_us\": %.2f, "
-           "\"to_device_gbps\": %.2f, \"from_device_gbps\": %.2f, \"memcpy_gbps\": %.2f}\n",
+           "\"to_card_gbs\": %.2f, \"from_card_gbs\": %.2f, \"memcpy_gbs\": %.2f}\n",
            empty, map, kernel / 1000, median(to, TURNS), median(from, TURNS), median(plain, TURNS));
     if (failed) fprintf(stderr, "omp_micro: wrong data\n");
     return failed;
