@@ -10,7 +10,9 @@
 //! engine check PID                lists what stands in the way
 //! ```
 
-use snapify_proc::{External, Frozen, LaunchSpec, Pid, ProcessImage, RemoteAddr, RemoteFd, RestorePlan};
+use snapify_proc::{
+    External, Frozen, LaunchSpec, Pid, ProcessImage, RemoteAddr, RemoteFd, RestorePlan,
+};
 use snapify_proc::{check, launch, restore};
 use snapify_store::PageFile;
 use std::error::Error;
@@ -43,14 +45,22 @@ fn main() -> ExitCode {
 
 fn save(pid: &str, dir: &Path, stop: bool, externals: &[&str]) -> Result<ExitCode, Box<dyn Error>> {
     std::fs::create_dir_all(dir)?;
-    let externals = externals.iter().map(|text| external(text)).collect::<Result<Vec<_>, _>>()?;
+    let externals = externals
+        .iter()
+        .map(|text| external(text))
+        .collect::<Result<Vec<_>, _>>()?;
     let begin = Instant::now();
     let mut frozen = Frozen::freeze(Pid(pid.parse()?))?;
     let stopped = begin.elapsed();
     let image = frozen.describe(&externals)?;
     let described = begin.elapsed();
     let pages = dir.join("pages.snap");
-    let out = File::options().read(true).write(true).create(true).truncate(true).open(&pages)?;
+    let out = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&pages)?;
     let summary = frozen.save_pages(&image, out, "pages.snap", &())?;
     let saved = begin.elapsed();
     serde_json::to_writer(File::create(dir.join("process.json"))?, &image)?;
@@ -81,7 +91,10 @@ fn external(text: &str) -> Result<External, Box<dyn Error>> {
     Ok(External {
         key: (*key).into(),
         fds: (fd >= 0).then_some(RemoteFd(fd)).into_iter().collect(),
-        mappings: (bytes > 0).then_some((RemoteAddr(address), bytes)).into_iter().collect(),
+        mappings: (bytes > 0)
+            .then_some((RemoteAddr(address), bytes))
+            .into_iter()
+            .collect(),
     })
 }
 
@@ -107,7 +120,11 @@ fn run_restored(dir: &Path, externals: &[&str]) -> Result<ExitCode, Box<dyn Erro
         eprintln!("engine: {warning}");
     }
     restored.start()?;
-    eprintln!("engine: restored as process {} in {:?}", restored.pid(), begin.elapsed());
+    eprintln!(
+        "engine: restored as process {} in {:?}",
+        restored.pid(),
+        begin.elapsed()
+    );
     Ok(code(restored.wait()?))
 }
 
@@ -131,7 +148,10 @@ fn time_calls(pid: &str) -> Result<ExitCode, Box<dyn Error>> {
     let mut times = frozen.time_remote_calls(10_000)?;
     frozen.thaw()?;
     times.sort_unstable();
-    println!("median {:?}, 99 of 100 within {:?}", times[5_000], times[9_900]);
+    println!(
+        "median {:?}, 99 of 100 within {:?}",
+        times[5_000], times[9_900]
+    );
     Ok(ExitCode::SUCCESS)
 }
 
@@ -144,6 +164,9 @@ fn list(pid: &str) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn code(status: ExitStatus) -> ExitCode {
-    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    let code = status
+        .code()
+        .or(status.signal().map(|signal| 128 + signal))
+        .unwrap_or(1);
     ExitCode::from(code as u8)
 }

@@ -22,7 +22,9 @@ pub unsafe trait Pod: Copy {
     /// The bytes of the value, to be overwritten.
     fn as_bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: by the contract of the trait all bytes are initialized and any bytes are valid.
-        unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(self).cast(), size_of::<Self>()) }
+        unsafe {
+            std::slice::from_raw_parts_mut(std::ptr::from_mut(self).cast(), size_of::<Self>())
+        }
     }
 }
 

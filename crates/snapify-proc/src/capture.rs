@@ -45,7 +45,10 @@ impl CaptureContext<'_> {
     /// The id that one of the process's threads, as we see it, has for itself.
     #[must_use]
     pub fn inner_tid(&self, outer: Tid) -> Option<Tid> {
-        self.threads.iter().find(|(tid, _)| *tid == outer).map(|&(_, inner)| inner)
+        self.threads
+            .iter()
+            .find(|(tid, _)| *tid == outer)
+            .map(|&(_, inner)| inner)
     }
 
     /// Notes something that cannot be saved. Capturing goes on, so that the user is told of everything at once,

@@ -183,7 +183,10 @@ impl ProcError {
     }
 
     /// A closure that wraps an error about a file, for `map_err`.
-    pub(crate) fn file<E: Into<io::Error>>(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(E) -> Self {
+    pub(crate) fn file<E: Into<io::Error>>(
+        what: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(E) -> Self {
         let path = path.into();
         move |source| Self::File {
             path,

@@ -16,7 +16,7 @@ use snapify_store::{PageFileSummary, Progress};
 use snapify_sys::process;
 use snapify_sys::ptrace::{RawSiginfo, Registers, RseqConfiguration};
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::time::{Duration, Instant};
 
@@ -116,10 +116,14 @@ impl Frozen {
             self.collect(running).map_or(Ok(()), Err)?;
         }
         let leader = self.pid.leader();
-        self.threads.sort_by_key(|thread| (thread.tid != leader, thread.tid));
+        self.threads
+            .sort_by_key(|thread| (thread.tid != leader, thread.tid));
         match self.threads.first() {
             Some(first) if first.tid == leader => Ok(()),
-            Some(_) => Err(self.refused("its first thread has ended while others run, which is not supported")),
+            Some(_) => {
+                Err(self
+                    .refused("its first thread has ended while others run, which is not supported"))
+            }
             None => Err(ProcError::Died {
                 pid: self.pid,
                 during: "stopping its threads",
@@ -132,7 +136,11 @@ impl Frozen {
         let mut error = None;
         for thread in running {
             let tid = thread.tid();
-            let limit = if error.is_some() { Duration::from_millis(100) } else { PATIENCE };
+            let limit = if error.is_some() {
+                Duration::from_millis(100)
+            } else {
+                PATIENCE
+            };
             match thread.wait_stopped(limit) {
                 Ok(Some((stopped, stop))) => {
                     self.group_stopped |= stop == Stop::Group;
@@ -160,7 +168,9 @@ impl Frozen {
     }
 
     fn thread_is_gone(&self, tid: Tid) -> bool {
-        self.proc.thread_status(tid).map_or(true, |status| status.is_dead())
+        self.proc
+            .thread_status(tid)
+            .map_or(true, |status| status.is_dead())
     }
 
     /// Reads what any later step needs, before the first remote call.
@@ -170,8 +180,13 @@ impl Frozen {
             let stopped = thread.stopped.as_ref().expect("no tracee is at work");
             let registers = match stopped.registers() {
                 Ok(registers) => registers,
-                Err(ProcError::Ptrace { source, .. }) if source.kind() == std::io::ErrorKind::Unsupported => {
-                    bad.push(Obstacle::new(format!("thread {}", thread.tid), "it runs 32-bit code"));
+                Err(ProcError::Ptrace { source, .. })
+                    if source.kind() == std::io::ErrorKind::Unsupported =>
+                {
+                    bad.push(Obstacle::new(
+                        format!("thread {}", thread.tid),
+                        "it runs 32-bit code",
+                    ));
                     continue;
                 }
                 Err(e) => return Err(e),
@@ -293,11 +308,19 @@ impl Frozen {
             .threads
             .iter_mut()
             .map(|thread| {
-                let stopped = thread.stopped.take().unwrap_or_else(|| Stopped::known(thread.tid));
+                let stopped = thread
+                    .stopped
+                    .take()
+                    .unwrap_or_else(|| Stopped::known(thread.tid));
                 (stopped, thread.registers)
             })
             .collect();
-        let (back, result) = match Tracee::of_frozen(self.pid, lent, instruction) {
+        let signals = self
+            .threads
+            .iter()
+            .filter_map(|t| Some((t.tid, t.signal?)))
+            .collect();
+        let (back, result) = match Tracee::of_frozen(self.pid, lent, signals, instruction) {
             Ok(mut tracee) => {
                 let result = work(&mut tracee, &self.threads);
                 tracing::debug!(pid = self.pid.0, calls = tracee.calls(), "described");
@@ -305,9 +328,16 @@ impl Frozen {
             }
             Err((threads, e)) => (threads, Err(e)),
         };
-        for stopped in back {
-            if let Some(thread) = self.threads.iter_mut().find(|t| t.tid == stopped.tid()) {
-                thread.stopped = Some(stopped);
+        let place: HashMap<Tid, usize> = self
+            .threads
+            .iter()
+            .enumerate()
+            .map(|(n, t)| (t.tid, n))
+            .collect();
+        for (stopped, signal) in back {
+            if let Some(&n) = place.get(&stopped.tid()) {
+                self.threads[n].stopped = Some(stopped);
+                self.threads[n].signal = signal;
             }
         }
         result
@@ -327,8 +357,19 @@ impl Frozen {
         name: &str,
         progress: &dyn Progress,
     ) -> Result<PageFileSummary, ProcError> {
-        let described = self.described.as_ref().expect("describe() comes before save_pages()");
-        memory::save(self.pid, &self.proc, &described.ranges, &described.objects, out, name, progress)
+        let described = self
+            .described
+            .as_ref()
+            .expect("describe() comes before save_pages()");
+        memory::save(
+            self.pid,
+            &self.proc,
+            &described.ranges,
+            &described.objects,
+            out,
+            name,
+            progress,
+        )
     }
 
     /// Lets the process go on, as dropping does, but tells of errors.
@@ -345,10 +386,15 @@ impl Frozen {
     /// # Errors
     /// If the signal cannot be sent.
     pub fn kill(mut self) -> Result<(), ProcError> {
-        process::kill(self.pid.0, libc::SIGKILL).map_err(ProcError::system(format!("kill process {}", self.pid)))?;
+        process::kill(self.pid.0, libc::SIGKILL)
+            .map_err(ProcError::system(format!("kill process {}", self.pid)))?;
         // As their tracer we are told of the end of each thread; the leader's comes last.
         let leader = self.pid.leader();
-        let others = self.threads.drain(..).map(|thread| thread.tid).filter(|&tid| tid != leader);
+        let others = self
+            .threads
+            .drain(..)
+            .map(|thread| thread.tid)
+            .filter(|&tid| tid != leader);
         for tid in others.chain([leader]).collect::<Vec<_>>() {
             while let Ok(Some((_, status))) = process::wait(tid.0, true) {
                 if status.stop_signal().is_none() {
@@ -392,7 +438,10 @@ fn refuse_at_once(pid: Pid, status: &Status) -> Result<(), ProcError> {
         return Err(refused(pid, "it is this program itself"));
     }
     if status.tgid != pid {
-        return Err(refused(pid, &format!("it is a thread of process {}, not a process", status.tgid)));
+        return Err(refused(
+            pid,
+            &format!("it is a thread of process {}, not a process", status.tgid),
+        ));
     }
     if status.kernel_thread {
         return Err(refused(pid, "it is a thread of the kernel"));
@@ -401,7 +450,10 @@ fn refuse_at_once(pid: Pid, status: &Status) -> Result<(), ProcError> {
         return Err(refused(pid, "it has ended"));
     }
     if status.tracer != 0 {
-        return Err(refused(pid, &format!("it is being traced by process {}", status.tracer)));
+        return Err(refused(
+            pid,
+            &format!("it is being traced by process {}", status.tracer),
+        ));
     }
     Ok(())
 }

@@ -72,7 +72,10 @@ impl Running {
     /// # Errors
     /// [`ProcError::NotStopping`] after `limit`: a thread that waits uninterruptibly in the kernel
     /// (a dead network file system, vfork) does not stop.
-    pub fn wait_stopped(self, limit: Duration) -> Result<Option<(Stopped, Stop)>, (Self, ProcError)> {
+    pub fn wait_stopped(
+        self,
+        limit: Duration,
+    ) -> Result<Option<(Stopped, Stop)>, (Self, ProcError)> {
         let status = match wait_within(self.tid, limit) {
             Ok(Some(status)) => status,
             Ok(None) => {
@@ -164,7 +167,8 @@ impl Stopped {
     /// # Errors
     /// `ESRCH` if the thread was killed.
     pub fn set_registers(&self, registers: &Registers) -> Result<(), ProcError> {
-        sys::set_registers(self.tid.0, registers).map_err(ProcError::ptrace("set registers", self.tid))
+        sys::set_registers(self.tid.0, registers)
+            .map_err(ProcError::ptrace("set registers", self.tid))
     }
 
     /// The extended state (x87, SSE, AVX, AVX-512, AMX) in the kernel's own size.
@@ -172,7 +176,8 @@ impl Stopped {
     /// # Errors
     /// `ESRCH` if the thread was killed.
     pub fn extended_state(&self) -> Result<Vec<u8>, ProcError> {
-        sys::register_set(self.tid.0, sys::NT_X86_XSTATE).map_err(ProcError::ptrace("read extended state", self.tid))
+        sys::register_set(self.tid.0, sys::NT_X86_XSTATE)
+            .map_err(ProcError::ptrace("read extended state", self.tid))
     }
 
     /// Sets the extended state.
@@ -204,7 +209,8 @@ impl Stopped {
     /// # Errors
     /// `ESRCH` if the thread was killed.
     pub fn set_signal_mask(&self, mask: u64) -> Result<(), ProcError> {
-        sys::set_signal_mask(self.tid.0, mask).map_err(ProcError::ptrace("set signal mask", self.tid))
+        sys::set_signal_mask(self.tid.0, mask)
+            .map_err(ProcError::ptrace("set signal mask", self.tid))
     }
 
     /// The signal that caused the current stop.
@@ -220,7 +226,8 @@ impl Stopped {
     /// # Errors
     /// `ESRCH` if the thread was killed.
     pub fn pending_signals(&self, shared: bool) -> Result<Vec<RawSiginfo>, ProcError> {
-        sys::pending_signals(self.tid.0, shared).map_err(ProcError::ptrace("read pending signals", self.tid))
+        sys::pending_signals(self.tid.0, shared)
+            .map_err(ProcError::ptrace("read pending signals", self.tid))
     }
 
     /// The restartable-sequence registration; none in a kernel without it.
@@ -260,6 +267,37 @@ impl Stopped {
             (Some(libc::SIGTRAP), 0) => Ok(Step::Done),
             (Some(signal), 0) => Ok(Step::HeldBack(signal)),
             (Some(_), event) => Ok(Step::Event(event)),
+        }
+    }
+
+    /// Moves a thread that has been stepped to a stop of the kind that a request leads to, without letting it execute anything.
+    ///
+    /// If the tracer is killed, the kernel lets its tracees go; but one that has been stepped goes on stepping (only a detach
+    /// undoes that), and dies of SIGTRAP at its next instruction.
+    ///
+    /// # Errors
+    /// [`ProcError::Died`] if the thread was killed.
+    pub(crate) fn come_to_rest(&mut self) -> Result<(), ProcError> {
+        // The request is pending when the thread is resumed, so that it stops again before it returns to user mode.
+        sys::interrupt(self.tid.0).map_err(ProcError::ptrace("interrupt", self.tid))?;
+        loop {
+            sys::resume(self.tid.0).map_err(ProcError::ptrace("resume", self.tid))?;
+            let status = match wait(self.tid.0, true) {
+                Ok(Some((_, status))) => status,
+                Ok(None) => continue,
+                Err(e) => return Err(ProcError::ptrace("wait", self.tid)(e)),
+            };
+            match (status.stop_signal(), status.event()) {
+                (None, _) => {
+                    return Err(ProcError::Died {
+                        pid: crate::ids::Pid(self.tid.0),
+                        during: "its stop",
+                    });
+                }
+                // A signal may come first only if it cannot be masked: SIGSTOP, which is sent again when all is done.
+                (Some(_), 0) => {}
+                (Some(_), _) => return Ok(()),
+            }
         }
     }
 

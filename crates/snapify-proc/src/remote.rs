@@ -13,9 +13,9 @@
 use crate::abi::Pod;
 use crate::error::ProcError;
 use crate::ids::{Pid, RemoteAddr, Tid};
-use crate::ptrace::{Step, Stopped};
+use crate::ptrace::{Step, Stopped, signal_number};
 use snapify_sys::process;
-use snapify_sys::ptrace::Registers;
+use snapify_sys::ptrace::{RawSiginfo, Registers};
 use std::collections::HashMap;
 use std::io;
 use std::marker::PhantomData;
@@ -44,6 +44,9 @@ pub struct Scratch {
 /// Bytes of scratch memory in every tracee.
 pub(crate) const SCRATCH_BYTES: u64 = 256 * 1024;
 
+/// A thread that is no longer worked with, and the signal that it is still to be given when it is let go.
+pub(crate) type Released = (Stopped, Option<RawSiginfo>);
+
 /// What is put back when a tracee is no longer worked with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
@@ -60,6 +63,8 @@ struct Seat {
     base: Registers,
     /// Signal mask to put back.
     mask: Option<u64>,
+    /// A signal that the thread was about to take and that has left its queue.
+    signal: Option<RawSiginfo>,
     /// Affinity to put back, if it was changed.
     affinity: Option<Vec<u64>>,
     prepared: bool,
@@ -91,16 +96,22 @@ struct Pin {
 
 impl<'a> Tracee<'a> {
     /// Prepares remote calls in a frozen program. `threads` are its stopped threads, the leader first, with the registers that
-    /// each is to have in the end.
+    /// each is to have in the end; `signals` are those that threads were about to take, and are queued again in the end.
     ///
     /// # Errors
     /// If no `syscall` instruction is found at `instruction`, or scratch memory cannot be mapped.
     pub(crate) fn of_frozen(
         pid: Pid,
         threads: Vec<(Stopped, Registers)>,
+        signals: Vec<(Tid, RawSiginfo)>,
         instruction: RemoteAddr,
-    ) -> Result<Self, (Vec<Stopped>, ProcError)> {
+    ) -> Result<Self, (Vec<Released>, ProcError)> {
         let mut tracee = Self::new(pid, threads, instruction, Origin::Frozen);
+        for (tid, info) in signals {
+            if let Some(seat) = tracee.seats.get_mut(&tid) {
+                seat.signal = Some(info);
+            }
+        }
         let map = [
             0,
             SCRATCH_BYTES,
@@ -128,7 +139,12 @@ impl<'a> Tracee<'a> {
         Self::new(pid, vec![(leader, base)], instruction, Origin::Built)
     }
 
-    fn new(pid: Pid, threads: Vec<(Stopped, Registers)>, instruction: RemoteAddr, origin: Origin) -> Self {
+    fn new(
+        pid: Pid,
+        threads: Vec<(Stopped, Registers)>,
+        instruction: RemoteAddr,
+        origin: Origin,
+    ) -> Self {
         let leader = threads.first().map_or(pid.leader(), |(t, _)| t.tid());
         let cpu = Pin::choose(leader);
         let mut tracee = Self {
@@ -157,6 +173,7 @@ impl<'a> Tracee<'a> {
             thread,
             base,
             mask: None,
+            signal: None,
             affinity: None,
             prepared: false,
         };
@@ -207,14 +224,21 @@ impl<'a> Tracee<'a> {
         self.seats
             .get(&tid)
             .map(|seat| &seat.thread)
-            .ok_or_else(|| ProcError::BadImage(format!("thread {tid} is not one of process {}", self.pid)))
+            .ok_or_else(|| {
+                ProcError::BadImage(format!("thread {tid} is not one of process {}", self.pid))
+            })
     }
 
     /// Makes a system call in the leader.
     ///
     /// # Errors
     /// The kernel's error as [`ProcError::RemoteSyscall`]; [`ProcError::Died`] if the process was killed.
-    pub fn syscall(&mut self, name: &'static str, nr: i64, args: [u64; 6]) -> Result<u64, ProcError> {
+    pub fn syscall(
+        &mut self,
+        name: &'static str,
+        nr: i64,
+        args: [u64; 6],
+    ) -> Result<u64, ProcError> {
         self.syscall_in(self.leader, name, nr, args)
     }
 
@@ -222,8 +246,15 @@ impl<'a> Tracee<'a> {
     ///
     /// # Errors
     /// As [`Self::syscall`].
-    pub fn syscall_in(&mut self, tid: Tid, name: &'static str, nr: i64, args: [u64; 6]) -> Result<u64, ProcError> {
-        self.syscall_watching(tid, name, nr, args).map(|(value, _)| value)
+    pub fn syscall_in(
+        &mut self,
+        tid: Tid,
+        name: &'static str,
+        nr: i64,
+        args: [u64; 6],
+    ) -> Result<u64, ProcError> {
+        self.syscall_watching(tid, name, nr, args)
+            .map(|(value, _)| value)
     }
 
     /// As [`Self::syscall_in`], and tells whether a ptrace event came meanwhile.
@@ -260,14 +291,17 @@ impl<'a> Tracee<'a> {
 
     /// Executes one instruction in thread `tid` with the given rip and argument registers (all others as in the thread's own
     /// registers); returns the registers afterwards, and whether a ptrace event came meanwhile.
-    pub(crate) fn step_from(&mut self, tid: Tid, wanted: Registers) -> Result<(Registers, bool), ProcError> {
+    pub(crate) fn step_from(
+        &mut self,
+        tid: Tid,
+        wanted: Registers,
+    ) -> Result<(Registers, bool), ProcError> {
         let pid = self.pid;
         let origin = self.origin;
         self.calls += 1;
-        let seat = self
-            .seats
-            .get_mut(&tid)
-            .ok_or_else(|| ProcError::BadImage(format!("thread {tid} is not one of process {pid}")))?;
+        let seat = self.seats.get_mut(&tid).ok_or_else(|| {
+            ProcError::BadImage(format!("thread {tid} is not one of process {pid}"))
+        })?;
         if !seat.prepared {
             seat.prepare(self.cpu.as_ref(), origin)?;
         }
@@ -313,11 +347,13 @@ impl<'a> Tracee<'a> {
     /// # Errors
     /// `EFAULT` for memory that the tracee itself may not read.
     pub fn read(&self, addr: RemoteAddr, buffer: &mut [u8]) -> Result<(), ProcError> {
-        snapify_sys::vm::read_exact(self.pid.0, addr.0, buffer).map_err(|source| ProcError::Memory {
-            op: "read",
-            pid: self.pid,
-            address: addr.0,
-            source,
+        snapify_sys::vm::read_exact(self.pid.0, addr.0, buffer).map_err(|source| {
+            ProcError::Memory {
+                op: "read",
+                pid: self.pid,
+                address: addr.0,
+                source,
+            }
         })
     }
 
@@ -364,7 +400,11 @@ impl<'a> Tracee<'a> {
     ///
     /// # Errors
     /// As [`Self::put_cstr`].
-    pub fn put_cstr_at(&self, addr: RemoteAddr, path: impl AsRef<Path>) -> Result<RemoteAddr, ProcError> {
+    pub fn put_cstr_at(
+        &self,
+        addr: RemoteAddr,
+        path: impl AsRef<Path>,
+    ) -> Result<RemoteAddr, ProcError> {
         let path = path.as_ref();
         let refuse = |code| ProcError::File {
             path: path.to_owned(),
@@ -404,14 +444,64 @@ impl<'a> Tracee<'a> {
         }
     }
 
-    /// Ends the work with the tracee and hands the threads back, in no particular order.
-    pub(crate) fn release(mut self) -> Vec<Stopped> {
+    /// Ends the work with the tracee and hands the threads back, in no particular order, with the signal that each is still to be
+    /// given when it is let go.
+    pub(crate) fn release(mut self) -> Vec<Released> {
         self.put_back();
-        std::mem::take(&mut self.seats).into_values().map(|seat| seat.thread).collect()
+        std::mem::take(&mut self.seats)
+            .into_values()
+            .map(|seat| (seat.thread, seat.signal))
+            .collect()
+    }
+
+    /// Has threads queue again the signal that each was about to take: a thread that has been in another stop meanwhile cannot be
+    /// given it any more when it is let go.
+    fn give_signals_back(&mut self) {
+        // Without scratch memory they are given when the thread is let go; so are those of threads that were never moved.
+        let can_be = |seat: &Seat| seat.prepared && self.scratch.len > 0;
+        let waiting: Vec<(Tid, RawSiginfo)> = self
+            .seats
+            .iter()
+            .filter_map(|(tid, seat)| Some((*tid, seat.signal.filter(|_| can_be(seat))?)))
+            .collect();
+        for (tid, info) in waiting {
+            match self.queue_signal(tid, &info) {
+                Ok(()) => self
+                    .seats
+                    .get_mut(&tid)
+                    .into_iter()
+                    .for_each(|seat| seat.signal = None),
+                Err(e) => tracing::debug!(
+                    pid = self.pid.0,
+                    tid = tid.0,
+                    "queueing a signal again: {e}"
+                ),
+            }
+        }
+    }
+
+    /// Has a thread send itself a signal, which may then carry anything, even that it came from the kernel.
+    pub(crate) fn queue_signal(&mut self, tid: Tid, info: &RawSiginfo) -> Result<(), ProcError> {
+        let scratch = self.scratch.addr;
+        self.write(scratch, info)?;
+        let number = signal_number(info) as u64;
+        let own = |id: i32| id as u64;
+        let (pid, thread) = self.inner_ids(tid)?;
+        let args = [own(pid), own(thread), number, scratch.0, 0, 0];
+        self.syscall_in(tid, "rt_tgsigqueueinfo", libc::SYS_rt_tgsigqueueinfo, args)?;
+        Ok(())
+    }
+
+    /// Process and thread id as the thread itself sees them.
+    fn inner_ids(&mut self, tid: Tid) -> Result<(i32, i32), ProcError> {
+        let pid = self.syscall_in(tid, "getpid", libc::SYS_getpid, [0; 6])?;
+        let thread = self.syscall_in(tid, "gettid", libc::SYS_gettid, [0; 6])?;
+        Ok((pid as i32, thread as i32))
     }
 
     /// Puts back what remote calls changed. Errors are not reported: they mean that the thread was killed.
     fn put_back(&mut self) {
+        self.give_signals_back();
         if self.origin == Origin::Frozen && self.scratch.len > 0 {
             let Scratch { addr, len } = self.scratch;
             self.scratch.len = 0;
@@ -420,7 +510,9 @@ impl<'a> Tracee<'a> {
             }
         }
         for seat in self.seats.values_mut().filter(|seat| seat.prepared) {
-            seat.put_back(self.origin);
+            if let Err(e) = seat.put_back(self.origin) {
+                tracing::debug!(pid = self.pid.0, "putting back: {e}");
+            }
         }
         if self.stop_held_back {
             self.stop_held_back = false;
@@ -446,7 +538,8 @@ impl Seat {
         self.prepared = true;
         self.thread.set_signal_mask(ALL_SIGNALS)?;
         if let Some(cpu) = cpu {
-            let before = process::affinity(tid.0).map_err(ProcError::ptrace("read affinity", tid))?;
+            let before =
+                process::affinity(tid.0).map_err(ProcError::ptrace("read affinity", tid))?;
             // Refused where a cpuset leaves out our CPU: calls are slower then, no more.
             // A thread that is being built gets the affinity of its image in the end.
             if process::set_affinity(tid.0, &cpu.mask).is_ok() && origin == Origin::Frozen {
@@ -456,18 +549,23 @@ impl Seat {
         Ok(())
     }
 
-    fn put_back(&mut self, origin: Origin) {
+    fn put_back(&mut self, origin: Origin) -> Result<(), ProcError> {
         self.prepared = false;
-        let tid = self.thread.tid();
         if let Some(mask) = self.affinity.take() {
-            let _ = process::set_affinity(tid.0, &mask);
+            let _ = process::set_affinity(self.thread.tid().0, &mask);
         }
         if origin == Origin::Frozen {
-            let _ = self.thread.set_registers(&self.base);
+            self.thread.set_registers(&self.base)?;
+            // Still with all signals masked: a stop is to come next, and nothing else. A thread that has a signal to take must
+            // stay in a stop in which it can be given one.
+            if self.signal.is_none() {
+                self.thread.come_to_rest()?;
+            }
             if let Some(mask) = self.mask.take() {
-                let _ = self.thread.set_signal_mask(mask);
+                self.thread.set_signal_mask(mask)?;
             }
         }
+        Ok(())
     }
 }
 
@@ -477,9 +575,17 @@ impl Pin {
         let ours = process::affinity(0).ok()?;
         let theirs = process::affinity(leader.0).ok()?;
         let common: Vec<u64> = ours.iter().zip(&theirs).map(|(a, b)| a & b).collect();
-        let allowed = |cpu: usize| common.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 == 1);
+        let allowed = |cpu: usize| {
+            common
+                .get(cpu / 64)
+                .is_some_and(|word| word >> (cpu % 64) & 1 == 1)
+        };
         let here = process::current_cpu();
-        let cpu = if allowed(here) { here } else { (0..common.len() * 64).find(|&cpu| allowed(cpu))? };
+        let cpu = if allowed(here) {
+            here
+        } else {
+            (0..common.len() * 64).find(|&cpu| allowed(cpu))?
+        };
         let mut mask = vec![0; common.len()];
         mask[cpu / 64] = 1 << (cpu % 64);
         process::set_affinity(0, &mask).ok()?;

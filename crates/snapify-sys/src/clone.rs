@@ -93,13 +93,19 @@ pub unsafe fn fork(flags: u64, wanted: Option<i32>) -> io::Result<Fork> {
         pidfd: &raw mut pidfd as u64,
         child_tid: tid_address,
         exit_signal: libc::SIGCHLD as u64,
-        set_tid: if wanted.is_some() { &raw const wanted_tid as u64 } else { 0 },
+        set_tid: if wanted.is_some() {
+            &raw const wanted_tid as u64
+        } else {
+            0
+        },
         set_tid_size: u64::from(wanted.is_some()),
         ..CloneArgs::default()
     };
     // SAFETY: all pointers in `args` are to live variables; without CLONE_VM the child goes on
     // with a copy of this stack. What the child may do is the caller's promise.
-    let pid = crate::check(unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) })?;
+    let pid = crate::check(unsafe {
+        libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>())
+    })?;
     if pid == 0 {
         return Ok(Fork::Child);
     }

@@ -30,7 +30,9 @@ pub enum Kind {
 /// `ENOSYS` in a kernel without kcmp, `EPERM` without ptrace rights over both processes.
 pub fn kcmp(pid1: i32, pid2: i32, kind: Kind, index1: u64, index2: u64) -> io::Result<Ordering> {
     // SAFETY: no memory is passed.
-    let result = crate::check(unsafe { libc::syscall(libc::SYS_kcmp, pid1, pid2, kind as i32, index1, index2) })?;
+    let result = crate::check(unsafe {
+        libc::syscall(libc::SYS_kcmp, pid1, pid2, kind as i32, index1, index2)
+    })?;
     ordering(result)
 }
 
@@ -54,7 +56,9 @@ pub struct EpollSlot {
 pub fn kcmp_epoll(pid1: i32, fd: u64, pid2: i32, slot: EpollSlot) -> io::Result<Ordering> {
     const EPOLL_TFD: i32 = 7;
     // SAFETY: the kernel reads one `EpollSlot`, which outlives the call.
-    let result = crate::check(unsafe { libc::syscall(libc::SYS_kcmp, pid1, pid2, EPOLL_TFD, fd, &raw const slot) })?;
+    let result = crate::check(unsafe {
+        libc::syscall(libc::SYS_kcmp, pid1, pid2, EPOLL_TFD, fd, &raw const slot)
+    })?;
     ordering(result)
 }
 
@@ -80,7 +84,14 @@ mod tests {
         let duplicate = a.try_clone().unwrap();
         let b = File::open("/dev/null").unwrap();
         let compare = |x: &File, y: &File| {
-            kcmp(me, me, Kind::File, x.as_raw_fd() as u64, y.as_raw_fd() as u64).unwrap()
+            kcmp(
+                me,
+                me,
+                Kind::File,
+                x.as_raw_fd() as u64,
+                y.as_raw_fd() as u64,
+            )
+            .unwrap()
         };
         assert_eq!(compare(&a, &duplicate), Ordering::Equal);
         assert_ne!(compare(&a, &b), Ordering::Equal);

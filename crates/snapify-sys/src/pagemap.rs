@@ -116,7 +116,10 @@ unsafe impl Ioctl for Scan<'_> {
         (&raw mut self.args).cast()
     }
 
-    unsafe fn output_from_ptr(out: IoctlOutput, ptr: *mut c_void) -> rustix::io::Result<Self::Output> {
+    unsafe fn output_from_ptr(
+        out: IoctlOutput,
+        ptr: *mut c_void,
+    ) -> rustix::io::Result<Self::Output> {
         // SAFETY: `ptr` is what `as_ptr` returned.
         let args = unsafe { &*ptr.cast::<ScanArgs>() };
         Ok((out as usize, args.walk_end))
@@ -212,9 +215,20 @@ mod tests {
         for buffer in [1, 2, 100] {
             let mut found = Vec::new();
             let start = base as u64;
-            scan(&file, start, start + PAGES as u64 * 4096, filter, &mut vec![Region::default(); buffer], |r| {
-                found.extend((r.start..r.end).step_by(4096).map(|a| ((a - start) / 4096) as usize));
-            })
+            scan(
+                &file,
+                start,
+                start + PAGES as u64 * 4096,
+                filter,
+                &mut vec![Region::default(); buffer],
+                |r| {
+                    found.extend(
+                        (r.start..r.end)
+                            .step_by(4096)
+                            .map(|a| ((a - start) / 4096) as usize),
+                    );
+                },
+            )
             .unwrap();
             assert_eq!(found, written);
         }

@@ -60,7 +60,14 @@ pub fn robust_list(tid: i32) -> io::Result<(u64, u64)> {
     let mut head = 0_u64;
     let mut length = 0_u64;
     // SAFETY: the kernel writes one pointer and one size.
-    crate::check(unsafe { libc::syscall(libc::SYS_get_robust_list, tid, &raw mut head, &raw mut length) })?;
+    crate::check(unsafe {
+        libc::syscall(
+            libc::SYS_get_robust_list,
+            tid,
+            &raw mut head,
+            &raw mut length,
+        )
+    })?;
     Ok((head, length))
 }
 
@@ -70,7 +77,12 @@ pub fn affinity(tid: i32) -> io::Result<Vec<u64>> {
     loop {
         // SAFETY: the kernel writes at most the given bytes.
         let result = crate::check(unsafe {
-            libc::syscall(libc::SYS_sched_getaffinity, tid, size_of_val(mask.as_slice()), mask.as_mut_ptr())
+            libc::syscall(
+                libc::SYS_sched_getaffinity,
+                tid,
+                size_of_val(mask.as_slice()),
+                mask.as_mut_ptr(),
+            )
         });
         match result {
             Ok(bytes) => {
@@ -89,7 +101,15 @@ pub fn affinity(tid: i32) -> io::Result<Vec<u64>> {
 /// sched_setaffinity(2) with the kernel's bit mask.
 pub fn set_affinity(tid: i32, mask: &[u64]) -> io::Result<()> {
     // SAFETY: the kernel reads the given bytes.
-    crate::check(unsafe { libc::syscall(libc::SYS_sched_setaffinity, tid, size_of_val(mask), mask.as_ptr()) }).map(drop)
+    crate::check(unsafe {
+        libc::syscall(
+            libc::SYS_sched_setaffinity,
+            tid,
+            size_of_val(mask),
+            mask.as_ptr(),
+        )
+    })
+    .map(drop)
 }
 
 /// The CPU that the calling thread runs on now.
@@ -126,7 +146,9 @@ pub fn scheduling(tid: i32) -> io::Result<SchedulingAttributes> {
     let mut attributes = SchedulingAttributes::default();
     let size = size_of::<SchedulingAttributes>();
     // SAFETY: the kernel writes at most `size` bytes.
-    crate::check(unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attributes, size, 0) })?;
+    crate::check(unsafe {
+        libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attributes, size, 0)
+    })?;
     Ok(attributes)
 }
 
@@ -137,7 +159,8 @@ pub fn set_scheduling(tid: i32, attributes: &SchedulingAttributes) -> io::Result
         ..*attributes
     };
     // SAFETY: the kernel reads `size` bytes.
-    crate::check(unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attributes, 0) }).map(drop)
+    crate::check(unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attributes, 0) })
+        .map(drop)
 }
 
 /// Closes all descriptors from `first` to `last`, both included, by close_range(2).
@@ -152,7 +175,10 @@ pub unsafe fn close_range(first: u32, last: u32) -> io::Result<()> {
 /// Duplicates `fd` to the first free number not below `lowest`, close-on-exec.
 pub fn duplicate_above(fd: BorrowedFd<'_>, lowest: i32) -> io::Result<i32> {
     // SAFETY: no memory is passed.
-    crate::check(i64::from(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) })).map(|fd| fd as i32)
+    crate::check(i64::from(unsafe {
+        libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest)
+    }))
+    .map(|fd| fd as i32)
 }
 
 /// Duplicates `from` to exactly `to` without close-on-exec, as dup2(2); what was at `to` is closed.
@@ -185,13 +211,19 @@ pub unsafe fn borrow<'a>(fd: i32) -> BorrowedFd<'a> {
 /// prctl(PR_SET_PDEATHSIG): the signal that the caller gets when the thread that created it ends.
 pub fn set_parent_death_signal(signal: i32) -> io::Result<()> {
     // SAFETY: no memory is passed.
-    crate::check(i64::from(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal as u64, 0, 0, 0) })).map(drop)
+    crate::check(i64::from(unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, signal as u64, 0, 0, 0)
+    }))
+    .map(drop)
 }
 
 /// prctl(PR_SET_NAME): names the calling thread; longer than 15 bytes is cut.
 pub fn set_name(name: &std::ffi::CStr) -> io::Result<()> {
     // SAFETY: `name` ends with a zero byte.
-    crate::check(i64::from(unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr() as u64, 0, 0, 0) })).map(drop)
+    crate::check(i64::from(unsafe {
+        libc::prctl(libc::PR_SET_NAME, name.as_ptr() as u64, 0, 0, 0)
+    }))
+    .map(drop)
 }
 
 /// Ends the calling process at once, without running anything.
@@ -231,5 +263,13 @@ pub fn default_signals() {
 /// Marks all descriptors from `first` on to be closed by exec, with close_range(2).
 pub fn close_all_on_exec(first: u32) -> io::Result<()> {
     // SAFETY: no memory is passed, and nothing is closed now.
-    crate::check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) }).map(drop)
+    crate::check(unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            first,
+            u32::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    })
+    .map(drop)
 }

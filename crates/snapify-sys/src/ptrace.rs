@@ -125,7 +125,15 @@ struct PeekSiginfoArgs {
 unsafe fn request(request: libc::c_int, tid: i32, addr: u64, data: u64) -> io::Result<u64> {
     // The raw call is used because glibc's wrapper is variadic and rewrites PEEK requests.
     // SAFETY: handed on to the caller.
-    crate::check(unsafe { libc::syscall(libc::SYS_ptrace, i64::from(request), i64::from(tid), addr, data) })
+    crate::check(unsafe {
+        libc::syscall(
+            libc::SYS_ptrace,
+            i64::from(request),
+            i64::from(tid),
+            addr,
+            data,
+        )
+    })
 }
 
 /// `PTRACE_SEIZE`: attaches to thread `tid` without stopping it.
@@ -146,6 +154,12 @@ pub fn single_step(tid: i32) -> io::Result<()> {
     unsafe { request(libc::PTRACE_SINGLESTEP as i32, tid, 0, 0) }.map(drop)
 }
 
+/// `PTRACE_CONT` without a signal.
+pub fn resume(tid: i32) -> io::Result<()> {
+    // SAFETY: no memory is read or written.
+    unsafe { request(libc::PTRACE_CONT as i32, tid, 0, 0) }.map(drop)
+}
+
 /// `PTRACE_DETACH`; `signal` (0 for none) is delivered to the thread if it is in a
 /// signal-delivery-stop, which a single-step stop is too.
 pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
@@ -163,11 +177,21 @@ pub fn registers(tid: i32) -> io::Result<Registers> {
         iov_len: size_of::<Registers>(),
     };
     // SAFETY: `iov` describes `registers`, a plain structure of integers that outlives the call.
-    unsafe { request(libc::PTRACE_GETREGSET as i32, tid, u64::from(NT_PRSTATUS), &raw mut iov as u64)? };
+    unsafe {
+        request(
+            libc::PTRACE_GETREGSET as i32,
+            tid,
+            u64::from(NT_PRSTATUS),
+            &raw mut iov as u64,
+        )?
+    };
     if iov.iov_len == size_of::<Registers>() {
         Ok(registers)
     } else {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "the thread runs 32-bit code"))
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the thread runs 32-bit code",
+        ))
     }
 }
 
@@ -178,7 +202,15 @@ pub fn set_registers(tid: i32, registers: &Registers) -> io::Result<()> {
         iov_len: size_of::<Registers>(),
     };
     // SAFETY: the kernel only reads through `iov`, which describes `registers`.
-    unsafe { request(libc::PTRACE_SETREGSET as i32, tid, u64::from(NT_PRSTATUS), &raw mut iov as u64) }.map(drop)
+    unsafe {
+        request(
+            libc::PTRACE_SETREGSET as i32,
+            tid,
+            u64::from(NT_PRSTATUS),
+            &raw mut iov as u64,
+        )
+    }
+    .map(drop)
 }
 
 /// `PTRACE_GETREGSET` of any register set, in the kernel's own size.
@@ -193,7 +225,14 @@ pub fn register_set(tid: i32, kind: u32) -> io::Result<Vec<u8>> {
         iov_len: buffer.len(),
     };
     // SAFETY: `iov` describes `buffer`, which outlives the call.
-    unsafe { request(libc::PTRACE_GETREGSET as i32, tid, u64::from(kind), &raw mut iov as u64)? };
+    unsafe {
+        request(
+            libc::PTRACE_GETREGSET as i32,
+            tid,
+            u64::from(kind),
+            &raw mut iov as u64,
+        )?
+    };
     buffer.truncate(iov.iov_len);
     buffer.shrink_to_fit();
     Ok(buffer)
@@ -206,7 +245,15 @@ pub fn set_register_set(tid: i32, kind: u32, bytes: &[u8]) -> io::Result<()> {
         iov_len: bytes.len(),
     };
     // SAFETY: the kernel only reads through `iov`, which describes `bytes`.
-    unsafe { request(libc::PTRACE_SETREGSET as i32, tid, u64::from(kind), &raw mut iov as u64) }.map(drop)
+    unsafe {
+        request(
+            libc::PTRACE_SETREGSET as i32,
+            tid,
+            u64::from(kind),
+            &raw mut iov as u64,
+        )
+    }
+    .map(drop)
 }
 
 /// `PTRACE_GETSIGMASK`: the mask of blocked signals. In a call that installs a temporary mask
@@ -236,7 +283,15 @@ pub fn siginfo(tid: i32) -> io::Result<RawSiginfo> {
 pub fn set_siginfo(tid: i32, info: &RawSiginfo) -> io::Result<()> {
     let info = Aligned(*info);
     // SAFETY: the kernel reads one siginfo_t, 128 bytes, from `info`.
-    unsafe { request(libc::PTRACE_SETSIGINFO as i32, tid, 0, &raw const info as u64) }.map(drop)
+    unsafe {
+        request(
+            libc::PTRACE_SETSIGINFO as i32,
+            tid,
+            0,
+            &raw const info as u64,
+        )
+    }
+    .map(drop)
 }
 
 /// `PTRACE_PEEKSIGINFO`: all signals queued for the thread, or for its whole process.
@@ -251,7 +306,14 @@ pub fn pending_signals(tid: i32, shared: bool) -> io::Result<Vec<RawSiginfo>> {
         };
         let mut batch = MaybeUninit::<[Aligned; BATCH]>::zeroed();
         // SAFETY: the kernel reads `args` and writes at most `BATCH` siginfo_t to `batch`.
-        let n = unsafe { request(PEEKSIGINFO, tid, &raw const args as u64, batch.as_mut_ptr() as u64)? };
+        let n = unsafe {
+            request(
+                PEEKSIGINFO,
+                tid,
+                &raw const args as u64,
+                batch.as_mut_ptr() as u64,
+            )?
+        };
         // SAFETY: zeroed, and any bytes are a valid array of bytes.
         let batch = unsafe { batch.assume_init() };
         let n = (n as usize).min(BATCH);
@@ -267,7 +329,14 @@ pub fn rseq_configuration(tid: i32) -> io::Result<RseqConfiguration> {
     let mut configuration = RseqConfiguration::default();
     let size = size_of::<RseqConfiguration>() as u64;
     // SAFETY: the kernel writes at most `size` bytes to `configuration`.
-    unsafe { request(GET_RSEQ_CONFIGURATION, tid, size, &raw mut configuration as u64)? };
+    unsafe {
+        request(
+            GET_RSEQ_CONFIGURATION,
+            tid,
+            size,
+            &raw mut configuration as u64,
+        )?
+    };
     Ok(configuration)
 }
 

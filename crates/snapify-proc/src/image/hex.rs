@@ -27,16 +27,28 @@ fn digit(value: u8) -> char {
 
 impl Serialize for HexBytes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let end = self.0.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1);
-        let hex = self.0[..end].iter().flat_map(|&b| [digit(b >> 4), digit(b)]).collect();
-        Stored { bytes: self.0.len(), hex }.serialize(serializer)
+        let end = self
+            .0
+            .iter()
+            .rposition(|&b| b != 0)
+            .map_or(0, |last| last + 1);
+        let hex = self.0[..end]
+            .iter()
+            .flat_map(|&b| [digit(b >> 4), digit(b)])
+            .collect();
+        Stored {
+            bytes: self.0.len(),
+            hex,
+        }
+        .serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for HexBytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let stored = Stored::deserialize(deserializer)?;
-        if stored.bytes > LIMIT || stored.hex.len() > stored.bytes * 2 || stored.hex.len() % 2 != 0 {
+        if stored.bytes > LIMIT || stored.hex.len() > stored.bytes * 2 || stored.hex.len() % 2 != 0
+        {
             return Err(D::Error::custom("hexadecimal text of an impossible length"));
         }
         let value = |c: u8| (c as char).to_digit(16).map(|v| v as u8);
@@ -58,7 +70,12 @@ mod tests {
 
     #[test]
     fn bytes_come_back() {
-        for bytes in [vec![], vec![0; 5], vec![1, 0, 255, 16, 0, 0, 0], (0..=255).collect()] {
+        for bytes in [
+            vec![],
+            vec![0; 5],
+            vec![1, 0, 255, 16, 0, 0, 0],
+            (0..=255).collect(),
+        ] {
             let json = serde_json::to_string(&HexBytes(bytes.clone())).unwrap();
             assert_eq!(serde_json::from_str::<HexBytes>(&json).unwrap().0, bytes);
         }

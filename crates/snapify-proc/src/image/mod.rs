@@ -80,19 +80,28 @@ impl ProcessImage {
             return bad("it has no threads".into());
         };
         if leader.tid != self.pid {
-            return bad(format!("its first thread {} is not process {}", leader.tid, self.pid));
+            return bad(format!(
+                "its first thread {} is not process {}",
+                leader.tid, self.pid
+            ));
         }
         let mut tids: Vec<i32> = self.threads.iter().map(|t| t.tid).collect();
         tids.sort_unstable();
         if tids[0] < 2 {
-            return bad(format!("thread id {} cannot be given to a restored thread", tids[0]));
+            return bad(format!(
+                "thread id {} cannot be given to a restored thread",
+                tids[0]
+            ));
         }
         if let Some(pair) = tids.windows(2).find(|pair| pair[0] == pair[1]) {
             return bad(format!("thread {} is there twice", pair[0]));
         }
         for (n, object) in self.objects.iter().enumerate() {
             if object.space.0 == 0 || self.objects[..n].iter().any(|o| o.space == object.space) {
-                return bad(format!("space {} of an object is not its own", object.space.0));
+                return bad(format!(
+                    "space {} of an object is not its own",
+                    object.space.0
+                ));
             }
         }
         for (n, external) in self.externals.iter().enumerate() {

@@ -27,7 +27,9 @@ impl SiginfoImage {
     #[must_use]
     pub fn raw(&self) -> Option<RawSiginfo> {
         let raw: RawSiginfo = self.info.0.as_slice().try_into().ok()?;
-        (1..=64).contains(&crate::ptrace::signal_number(&raw)).then_some(raw)
+        (1..=64)
+            .contains(&crate::ptrace::signal_number(&raw))
+            .then_some(raw)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::gaps::Used;
 use super::image::{MappingFlags, MappingImage, MappingKind, MemoryImage, USER_END};
-use super::vdso;
+use super::vdso::{self, Part};
 use crate::error::ProcError;
 use crate::ids::RemoteAddr;
 use crate::procfs::maps::Mapping;
@@ -38,7 +38,11 @@ impl Trampoline {
 
     /// Unmaps it from under the call itself: the step ends before another instruction would be fetched.
     pub(crate) fn remove(self, tracee: &mut Tracee<'_>) -> Result<(), ProcError> {
-        tracee.syscall("munmap", libc::SYS_munmap, [self.start.0, TRAMPOLINE_BYTES, 0, 0, 0, 0])?;
+        tracee.syscall(
+            "munmap",
+            libc::SYS_munmap,
+            [self.start.0, TRAMPOLINE_BYTES, 0, 0, 0, 0],
+        )?;
         Ok(())
     }
 }
@@ -59,10 +63,16 @@ pub(crate) fn build(
     let trampoline = trampoline(tracee, &used)?;
     let group = vdso::parts(maps);
     let (vdso_start, vdso_end) = match (group.first(), group.last()) {
-        (Some(first), Some(last)) => (first.1, last.2),
+        (Some(first), Some(last)) => (first.start, last.end),
         _ => (0, 0),
     };
-    unmap_all_but(tracee, &[(trampoline.start.0, trampoline.start.0 + TRAMPOLINE_BYTES), (vdso_start, vdso_end)])?;
+    unmap_all_but(
+        tracee,
+        &[
+            (trampoline.start.0, trampoline.start.0 + TRAMPOLINE_BYTES),
+            (vdso_start, vdso_end),
+        ],
+    )?;
     move_vdso(tracee, &group, &vdso::image_parts(image), &used, trampoline)?;
 
     let mut open = OpenFile::default();
@@ -84,7 +94,11 @@ fn trampoline(tracee: &mut Tracee<'_>, used: &Used) -> Result<Trampoline, ProcEr
                 code[..SYSCALL.len()].copy_from_slice(&SYSCALL);
                 code[TILE_CODE_AT..].copy_from_slice(&TILE_CODE);
                 tracee.write(start, &code)?;
-                tracee.syscall("mprotect", libc::SYS_mprotect, [start.0, PAGE_SIZE, READ | EXEC, 0, 0, 0])?;
+                tracee.syscall(
+                    "mprotect",
+                    libc::SYS_mprotect,
+                    [start.0, PAGE_SIZE, READ | EXEC, 0, 0, 0],
+                )?;
                 tracee.set_instruction(start);
                 tracee.set_scratch(Scratch {
                     addr: start.offset(PAGE_SIZE),
@@ -97,7 +111,9 @@ fn trampoline(tracee: &mut Tracee<'_>, used: &Used) -> Result<Trampoline, ProcEr
             Err(e) => return Err(e),
         }
     }
-    Err(ProcError::BadImage("it leaves no room in the address space to build it".into()))
+    Err(ProcError::BadImage(
+        "it leaves no room in the address space to build it".into(),
+    ))
 }
 
 fn unmap_all_but(tracee: &mut Tracee<'_>, keep: &[(u64, u64)]) -> Result<(), ProcError> {
@@ -117,14 +133,16 @@ fn unmap_all_but(tracee: &mut Tracee<'_>, keep: &[(u64, u64)]) -> Result<(), Pro
 /// new place overlap, by way of a third.
 fn move_vdso(
     tracee: &mut Tracee<'_>,
-    here: &[(String, u64, u64)],
-    wanted: &[(String, u64, u64)],
+    here: &[Part],
+    wanted: &[Part],
     used: &Used,
     trampoline: Trampoline,
 ) -> Result<(), ProcError> {
-    let (Some(first), Some(last)) = (here.first(), here.last()) else { return Ok(()) };
-    let (start, end) = (first.1, last.2);
-    let Some(target) = wanted.first().map(|part| part.1) else {
+    let (Some(first), Some(last)) = (here.first(), here.last()) else {
+        return Ok(());
+    };
+    let (start, end) = (first.start, last.end);
+    let Some(target) = wanted.first().map(|part| part.start) else {
         tracee.syscall("munmap", libc::SYS_munmap, [start, end - start, 0, 0, 0, 0])?;
         return Ok(());
     };
@@ -132,19 +150,29 @@ fn move_vdso(
         return Ok(());
     }
     let shift = |tracee: &mut Tracee<'_>, from: u64, to: u64| {
-        for (_, part_start, part_end) in here {
-            let (at, bytes) = (from + (part_start - start), part_end - part_start);
+        for part in here {
+            let (at, bytes) = (from + (part.start - start), part.end - part.start);
             let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
-            let new = to + (part_start - start);
-            tracee.syscall("mremap of the vDSO", libc::SYS_mremap, [at, bytes, bytes, flags, new, 0])?;
+            let new = to + (part.start - start);
+            tracee.syscall(
+                "mremap of the vDSO",
+                libc::SYS_mremap,
+                [at, bytes, bytes, flags, new, 0],
+            )?;
         }
         Ok::<(), ProcError>(())
     };
     let bytes = end - start;
     if target < end && start < target + bytes {
-        let beside = |at: &u64| *at >= trampoline.start.0 + TRAMPOLINE_BYTES || *at + bytes <= trampoline.start.0;
-        let third = used.gaps(bytes + TRAMPOLINE_BYTES).map(|at| at + TRAMPOLINE_BYTES).find(beside);
-        let third = third.ok_or_else(|| ProcError::BadImage("it leaves no room to move the vDSO".into()))?;
+        let beside = |at: &u64| {
+            *at >= trampoline.start.0 + TRAMPOLINE_BYTES || *at + bytes <= trampoline.start.0
+        };
+        let third = used
+            .gaps(bytes + TRAMPOLINE_BYTES)
+            .map(|at| at + TRAMPOLINE_BYTES)
+            .find(beside);
+        let third = third
+            .ok_or_else(|| ProcError::BadImage("it leaves no room to move the vDSO".into()))?;
         shift(tracee, start, third)?;
         shift(tracee, third, target)
     } else {
@@ -185,21 +213,32 @@ impl OpenFile {
 }
 
 /// Opens a file in the tracee.
-pub(super) fn open_remote(tracee: &mut Tracee<'_>, path: &std::path::Path, write: bool) -> Result<u64, ProcError> {
+pub(super) fn open_remote(
+    tracee: &mut Tracee<'_>,
+    path: &std::path::Path,
+    write: bool,
+) -> Result<u64, ProcError> {
     let name = tracee.put_cstr(path)?;
     let mode = if write { libc::O_RDWR } else { libc::O_RDONLY };
     let flags = (mode | libc::O_CLOEXEC) as u64;
     let args = [libc::AT_FDCWD as u64, name.0, flags, 0, 0, 0];
-    tracee.syscall("openat", libc::SYS_openat, args).map_err(|e| match e {
-        ProcError::RemoteSyscall { source, .. } => ProcError::file("open", path)(source),
-        other => other,
-    })
+    tracee
+        .syscall("openat", libc::SYS_openat, args)
+        .map_err(|e| match e {
+            ProcError::RemoteSyscall { source, .. } => ProcError::file("open", path)(source),
+            other => other,
+        })
 }
 
 /// Whether the mapping must be writable until it is filled, or was so when it was accounted for.
 fn write_first(mapping: &MappingImage) -> bool {
-    let private = matches!(mapping.kind, MappingKind::Private | MappingKind::PrivateFile { .. });
-    private && mapping.prot & libc::PROT_WRITE == 0 && (mapping.saved > 0 || mapping.flags.accounted)
+    let private = matches!(
+        mapping.kind,
+        MappingKind::Private | MappingKind::PrivateFile { .. }
+    );
+    private
+        && mapping.prot & libc::PROT_WRITE == 0
+        && (mapping.saved > 0 || mapping.flags.accounted)
 }
 
 fn map(
@@ -222,7 +261,9 @@ fn map(
             let sharing = if droppable { MAP_DROPPABLE } else { private };
             (sharing | libc::MAP_ANONYMOUS as u64, NO_FD, 0)
         }
-        MappingKind::PrivateFile { file, offset } => (private, open.get(tracee, image, *file, false)?, *offset),
+        MappingKind::PrivateFile { file, offset } => {
+            (private, open.get(tracee, image, *file, false)?, *offset)
+        }
         MappingKind::SharedFile {
             file,
             offset,
@@ -233,7 +274,11 @@ fn map(
             key,
             offset,
             shared: is_shared,
-        } => (if *is_shared { shared } else { private }, ctx.external(key)?.0 as u64, *offset),
+        } => (
+            if *is_shared { shared } else { private },
+            ctx.external(key)?.0 as u64,
+            *offset,
+        ),
         MappingKind::Kernel { .. } => return Ok(()),
     };
     let flag = |on: bool, bit: i32| if on { bit as u64 } else { 0 };
@@ -243,13 +288,15 @@ fn map(
         | flag(no_reserve, libc::MAP_NORESERVE);
     let prot = mapping.prot as u64 | if write_first(mapping) { WRITE } else { 0 };
     let args = [mapping.start.0, mapping.bytes(), prot, flags, fd, offset];
-    tracee.syscall("mmap", libc::SYS_mmap, args).map_err(|e| match e {
-        ProcError::RemoteSyscall { source, .. } => ProcError::System {
-            what: format!("map {}-{} of the image", mapping.start, mapping.end),
-            source,
-        },
-        other => other,
-    })?;
+    tracee
+        .syscall("mmap", libc::SYS_mmap, args)
+        .map_err(|e| match e {
+            ProcError::RemoteSyscall { source, .. } => ProcError::System {
+                what: format!("map {}-{} of the image", mapping.start, mapping.end),
+                source,
+            },
+            other => other,
+        })?;
     Ok(())
 }
 
@@ -259,12 +306,18 @@ fn advise(tracee: &mut Tracee<'_>, mapping: &MappingImage) -> Result<(), ProcErr
         match tracee.syscall("madvise", libc::SYS_madvise, args) {
             Ok(_) => {}
             // A kernel without huge pages or KSM, where the advice means nothing.
-            Err(e) if e.errno() == Some(libc::EINVAL) => tracing::debug!("advice {advice} is not known here"),
+            Err(e) if e.errno() == Some(libc::EINVAL) => {
+                tracing::debug!("advice {advice} is not known here")
+            }
             Err(e) => return Err(e),
         }
     }
     for &(start, bytes) in &mapping.flags.guards {
-        tracee.syscall("madvise", libc::SYS_madvise, [start.0, bytes, MADV_GUARD_INSTALL, 0, 0, 0])?;
+        tracee.syscall(
+            "madvise",
+            libc::SYS_madvise,
+            [start.0, bytes, MADV_GUARD_INSTALL, 0, 0, 0],
+        )?;
     }
     Ok(())
 }
@@ -274,24 +327,49 @@ fn advise(tracee: &mut Tracee<'_>, mapping: &MappingImage) -> Result<(), ProcErr
 ///
 /// # Errors
 /// If the kernel refuses.
-pub(crate) fn finish(tracee: &mut Tracee<'_>, image: &MemoryImage) -> Result<Vec<String>, ProcError> {
+pub(crate) fn finish(
+    tracee: &mut Tracee<'_>,
+    image: &MemoryImage,
+) -> Result<Vec<String>, ProcError> {
     let mut warnings = Vec::new();
     for mapping in image.mappings.iter().filter(|m| write_first(m)) {
-        let args = [mapping.start.0, mapping.bytes(), mapping.prot as u64, 0, 0, 0];
+        let args = [
+            mapping.start.0,
+            mapping.bytes(),
+            mapping.prot as u64,
+            0,
+            0,
+            0,
+        ];
         tracee.syscall("mprotect", libc::SYS_mprotect, args)?;
     }
-    for mapping in image.mappings.iter().filter(|m| m.flags.locked && !m.is_kernel()) {
+    for mapping in image
+        .mappings
+        .iter()
+        .filter(|m| m.flags.locked && !m.is_kernel())
+    {
         let on_fault = u64::from(mapping.flags.locked_on_fault);
         let args = [mapping.start.0, mapping.bytes(), on_fault, 0, 0, 0];
         if let Err(e) = tracee.syscall("mlock2", libc::SYS_mlock2, args) {
             if e.errno().is_none() {
                 return Err(e);
             }
-            warnings.push(format!("memory {}-{} is not locked any more: {e}", mapping.start, mapping.end));
+            warnings.push(format!(
+                "memory {}-{} is not locked any more: {e}",
+                mapping.start, mapping.end
+            ));
         }
     }
-    for mapping in image.mappings.iter().filter(|m| m.flags.sealed && !m.is_kernel()) {
-        tracee.syscall("mseal", SYS_MSEAL, [mapping.start.0, mapping.bytes(), 0, 0, 0, 0])?;
+    for mapping in image
+        .mappings
+        .iter()
+        .filter(|m| m.flags.sealed && !m.is_kernel())
+    {
+        tracee.syscall(
+            "mseal",
+            SYS_MSEAL,
+            [mapping.start.0, mapping.bytes(), 0, 0, 0, 0],
+        )?;
     }
     Ok(warnings)
 }

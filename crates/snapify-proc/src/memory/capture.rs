@@ -45,17 +45,26 @@ pub(crate) fn syscall_instruction(pid: Pid, maps: &[Mapping]) -> Result<RemoteAd
         while at < mapping.end.0 {
             let n = (mapping.end.0 - at).min(piece.len() as u64) as usize;
             // Code beyond the end of a cut file cannot be read.
-            let Ok(n) = vm::read(pid.0, at, &mut piece[..n]) else { break };
+            let Ok(n) = vm::read(pid.0, at, &mut piece[..n]) else {
+                break;
+            };
             if let Some(offset) = piece[..n].windows(2).position(|pair| pair == SYSCALL) {
                 return Ok(RemoteAddr(at + offset as u64));
             }
             // An instruction may lie across two pieces.
-            at += if at + (n as u64) < mapping.end.0 { (n as u64).saturating_sub(1).max(1) } else { n as u64 };
+            at += if at + (n as u64) < mapping.end.0 {
+                (n as u64).saturating_sub(1).max(1)
+            } else {
+                n as u64
+            };
         }
     }
     Err(ProcError::Unsupported {
         pid,
-        obstacles: vec![Obstacle::new(format!("process {pid}"), "it has no code with a `syscall` instruction")],
+        obstacles: vec![Obstacle::new(
+            format!("process {pid}"),
+            "it has no code with a `syscall` instruction",
+        )],
     })
 }
 
@@ -63,7 +72,10 @@ pub(crate) fn syscall_instruction(pid: Pid, maps: &[Mapping]) -> Result<RemoteAd
 ///
 /// # Errors
 /// If the process is killed, or a file of /proc cannot be read.
-pub(crate) fn capture(tracee: &mut Tracee<'_>, ctx: &CaptureContext<'_>) -> Result<(MemoryImage, Ranges), ProcError> {
+pub(crate) fn capture(
+    tracee: &mut Tracee<'_>,
+    ctx: &CaptureContext<'_>,
+) -> Result<(MemoryImage, Ranges), ProcError> {
     let mut work = Work {
         ctx,
         pagemap: ctx.proc.open_file("pagemap")?,
@@ -131,7 +143,11 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn mapping(&mut self, mapping: &Mapping, objects: &shared::Found) -> Result<Option<MappingImage>, ProcError> {
+    fn mapping(
+        &mut self,
+        mapping: &Mapping,
+        objects: &shared::Found,
+    ) -> Result<Option<MappingImage>, ProcError> {
         let offset = mapping.offset;
         let mut saved = 0;
         let kind = match classify(mapping, self.ctx) {
@@ -164,12 +180,16 @@ impl Work<'_> {
             }
             Class::PrivateFile => {
                 saved = self.present(mapping, true)?;
-                let Some(file) = self.file(&mapping.name, mapping.exec, false) else { return Ok(None) };
+                let Some(file) = self.file(&mapping.name, mapping.exec, false) else {
+                    return Ok(None);
+                };
                 MappingKind::PrivateFile { file, offset }
             }
             Class::SharedFile => {
                 let may_write = mapping.flags.unwrap_or_default().has(VmFlags::MAY_WRITE);
-                let Some(file) = self.file(&mapping.name, mapping.exec, may_write) else { return Ok(None) };
+                let Some(file) = self.file(&mapping.name, mapping.exec, may_write) else {
+                    return Ok(None);
+                };
                 MappingKind::SharedFile {
                     file,
                     offset,
@@ -179,7 +199,8 @@ impl Work<'_> {
             Class::Shared => match objects.of(mapping) {
                 Some(object) => MappingKind::Shared { object, offset },
                 None => {
-                    self.ctx.refuse(Obstacle::new(place(mapping), "its content cannot be read"));
+                    self.ctx
+                        .refuse(Obstacle::new(place(mapping), "its content cannot be read"));
                     return Ok(None);
                 }
             },
@@ -200,8 +221,18 @@ impl Work<'_> {
 
     /// Notes the pages of a private mapping that hold something; of a file's, only those that were written.
     fn present(&mut self, mapping: &Mapping, of_file: bool) -> Result<u64, ProcError> {
-        let not = Categories::ZERO_PAGE | if of_file { Categories::FILE } else { Categories::NONE };
-        let not = not | if self.guards_known { Categories::GUARD } else { Categories::NONE };
+        let not = Categories::ZERO_PAGE
+            | if of_file {
+                Categories::FILE
+            } else {
+                Categories::NONE
+            };
+        let not = not
+            | if self.guards_known {
+                Categories::GUARD
+            } else {
+                Categories::NONE
+            };
         let filter = Filter {
             inverted: not,
             all: not,
@@ -210,17 +241,24 @@ impl Work<'_> {
         };
         let begin = self.ranges.ranges.len();
         let ranges = &mut self.ranges.ranges;
-        let result = scan(&self.pagemap, mapping.start.0, mapping.end.0, filter, &mut self.regions, |region| {
-            let next = PageRange {
-                space: PRIVATE_MEMORY,
-                start: region.start,
-                bytes: region.end - region.start,
-            };
-            match ranges[begin..].last_mut() {
-                Some(last) if last.start + last.bytes == next.start => last.bytes += next.bytes,
-                _ => ranges.push(next),
-            }
-        });
+        let result = scan(
+            &self.pagemap,
+            mapping.start.0,
+            mapping.end.0,
+            filter,
+            &mut self.regions,
+            |region| {
+                let next = PageRange {
+                    space: PRIVATE_MEMORY,
+                    start: region.start,
+                    bytes: region.end - region.start,
+                };
+                match ranges[begin..].last_mut() {
+                    Some(last) if last.start + last.bytes == next.start => last.bytes += next.bytes,
+                    _ => ranges.push(next),
+                }
+            },
+        );
         match result {
             Ok(()) => Ok(self.ranges.ranges[begin..].iter().map(|r| r.bytes).sum()),
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) && self.guards_known => {
@@ -228,7 +266,9 @@ impl Work<'_> {
                 self.ranges.ranges.truncate(begin);
                 self.present(mapping, of_file)
             }
-            Err(e) => Err(ProcError::proc(format!("/proc/{}/pagemap", self.ctx.pid))(e)),
+            Err(e) => Err(ProcError::proc(format!("/proc/{}/pagemap", self.ctx.pid))(
+                e,
+            )),
         }
     }
 
@@ -242,10 +282,23 @@ impl Work<'_> {
             ..Filter::default()
         };
         let guards = &mut flags.guards;
-        scan(&self.pagemap, mapping.start.0, mapping.end.0, filter, &mut self.regions, |region| {
-            guards.push((RemoteAddr(region.start), region.end - region.start));
+        scan(
+            &self.pagemap,
+            mapping.start.0,
+            mapping.end.0,
+            filter,
+            &mut self.regions,
+            |region| {
+                guards.push((RemoteAddr(region.start), region.end - region.start));
+            },
+        )
+        .or_else(|e| {
+            if e.raw_os_error() == Some(libc::EINVAL) {
+                Ok(())
+            } else {
+                Err(e)
+            }
         })
-        .or_else(|e| if e.raw_os_error() == Some(libc::EINVAL) { Ok(()) } else { Err(e) })
         .map_err(ProcError::proc(format!("/proc/{}/pagemap", self.ctx.pid)))
     }
 
@@ -263,13 +316,21 @@ impl Work<'_> {
         match rustix::fs::stat(path.as_path()) {
             Ok(stat) => {
                 let identity = FileIdentity::new(path, &stat);
-                let identity = if code { identity.with_build_id() } else { identity };
+                let identity = if code {
+                    identity.with_build_id()
+                } else {
+                    identity
+                };
                 self.files.push(FileImage { identity, written });
-                self.file_index.insert(name.to_owned(), self.files.len() - 1);
+                self.file_index
+                    .insert(name.to_owned(), self.files.len() - 1);
                 Some(self.files.len() - 1)
             }
             Err(e) => {
-                self.ctx.refuse(Obstacle::new(format!("mapped file {path}"), std::io::Error::from(e).to_string()));
+                self.ctx.refuse(Obstacle::new(
+                    format!("mapped file {path}"),
+                    std::io::Error::from(e).to_string(),
+                ));
                 None
             }
         }
@@ -311,7 +372,11 @@ fn flags(mapping: &Mapping) -> MappingFlags {
         locked_on_fault: bits.has(VmFlags::LOCK_ON_FAULT),
         sealed: bits.has(VmFlags::SEALED),
         droppable: bits.has(VmFlags::DROPPABLE),
-        advice: advice.into_iter().filter(|(bit, _)| bits.has(*bit)).map(|(_, advice)| advice).collect(),
+        advice: advice
+            .into_iter()
+            .filter(|(bit, _)| bits.has(*bit))
+            .map(|(_, advice)| advice)
+            .collect(),
         guards: Vec::new(),
     }
 }

@@ -40,34 +40,56 @@ pub(super) fn classify(mapping: &Mapping, ctx: &CaptureContext<'_>) -> Class {
     if vdso::is_part(name) {
         return Class::Kernel;
     }
-    if let Some(external) = ctx.externals.iter().find(|e| e.maps(mapping.start, mapping.bytes())) {
+    if let Some(external) = ctx
+        .externals
+        .iter()
+        .find(|e| e.maps(mapping.start, mapping.bytes()))
+    {
         return Class::External(external.key.clone());
     }
     if let Some(why) = flag_obstacle(mapping) {
         return Class::Obstacle(Obstacle::new(place(mapping), why));
     }
     if name.starts_with(b"/SYSV") && mapping.marked_deleted() {
-        return Class::Obstacle(Obstacle::new(place(mapping), "System V shared memory is not supported"));
+        return Class::Obstacle(Obstacle::new(
+            place(mapping),
+            "System V shared memory is not supported",
+        ));
     }
     if !mapping.is_file() {
         // Anonymous, perhaps named: [heap], [stack], [anon:...]. Everything else in brackets or without a file is a
         // special mapping of the kernel.
-        let plain = name.is_empty() || name == b"[heap]" || name.starts_with(b"[stack") || name.starts_with(b"[anon:");
+        let plain = name.is_empty()
+            || name == b"[heap]"
+            || name.starts_with(b"[stack")
+            || name.starts_with(b"[anon:");
         return if plain && !mapping.shared {
             Class::Private
         } else {
-            Class::Obstacle(Obstacle::new(place(mapping), "this kind of memory is not supported"))
+            Class::Obstacle(Obstacle::new(
+                place(mapping),
+                "this kind of memory is not supported",
+            ))
         };
     }
     if name.first() != Some(&b'/') {
         // anon_inode:[io_uring], anon_inode:[perf_event], socket:[...]
-        return Class::Obstacle(Obstacle::new(place(mapping), "a mapping of such an object is not supported"));
+        return Class::Obstacle(Obstacle::new(
+            place(mapping),
+            "a mapping of such an object is not supported",
+        ));
     }
     if name.starts_with(b"/[aio]") {
-        return Class::Obstacle(Obstacle::new(place(mapping), "asynchronous I/O (io_setup) is not supported"));
+        return Class::Obstacle(Obstacle::new(
+            place(mapping),
+            "asynchronous I/O (io_setup) is not supported",
+        ));
     }
     if name.starts_with(b"/anon_hugepage") {
-        return Class::Obstacle(Obstacle::new(place(mapping), "huge TLB pages are not supported"));
+        return Class::Obstacle(Obstacle::new(
+            place(mapping),
+            "huge TLB pages are not supported",
+        ));
     }
     match (mapping.shared, file_type(mapping)) {
         (true, None) => Class::Shared,
@@ -75,7 +97,10 @@ pub(super) fn classify(mapping: &Mapping, ctx: &CaptureContext<'_>) -> Class {
         (false, Some(FileType::CharacterDevice)) if name == b"/dev/zero" => Class::Private,
         (true, Some(FileType::RegularFile)) => Class::SharedFile,
         (false, Some(FileType::RegularFile)) => Class::PrivateFile,
-        (_, Some(_)) => Class::Obstacle(Obstacle::new(place(mapping), "a mapping of a device is not supported")),
+        (_, Some(_)) => Class::Obstacle(Obstacle::new(
+            place(mapping),
+            "a mapping of a device is not supported",
+        )),
     }
 }
 
@@ -114,5 +139,7 @@ fn flag_obstacle(mapping: &Mapping) -> Option<&'static str> {
 /// A mapping in words.
 pub(super) fn place(mapping: &Mapping) -> String {
     let name = String::from_utf8_lossy(&mapping.name);
-    format!("mapping {}-{} {name}", mapping.start, mapping.end).trim_end().to_owned()
+    format!("mapping {}-{} {name}", mapping.start, mapping.end)
+        .trim_end()
+        .to_owned()
 }

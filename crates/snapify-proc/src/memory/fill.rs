@@ -21,7 +21,10 @@ impl<'a> Sink<'a> {
     pub(crate) fn new(pid: Pid, image: &MemoryImage, objects: HashMap<u32, &'a File>) -> Self {
         let mut private: Vec<(u64, u64)> = Vec::new();
         for mapping in &image.mappings {
-            if !matches!(mapping.kind, MappingKind::Private | MappingKind::PrivateFile { .. }) {
+            if !matches!(
+                mapping.kind,
+                MappingKind::Private | MappingKind::PrivateFile { .. }
+            ) {
                 continue;
             }
             match private.last_mut() {
@@ -29,7 +32,11 @@ impl<'a> Sink<'a> {
                 _ => private.push((mapping.start.0, mapping.end.0)),
             }
         }
-        Self { pid, private, objects }
+        Self {
+            pid,
+            private,
+            objects,
+        }
     }
 }
 
@@ -37,14 +44,21 @@ impl PageSink for Sink<'_> {
     fn write(&self, space: SpaceId, start: u64, data: &[u8]) -> io::Result<()> {
         if space != PRIVATE_MEMORY {
             let file = self.objects.get(&space.0);
-            let file = file.ok_or_else(|| io::Error::other(format!("the image has no object {space}")))?;
+            let file =
+                file.ok_or_else(|| io::Error::other(format!("the image has no object {space}")))?;
             return file.write_all_at(data, start);
         }
         // Nothing but private memory may be written, whatever the page file says: a shared mapping is someone's file.
         let end = start.saturating_add(data.len() as u64);
         let after = self.private.partition_point(|range| range.1 <= start);
-        if !self.private.get(after).is_some_and(|range| range.0 <= start && end <= range.1) {
-            return Err(io::Error::other("these pages are not in private memory of the image"));
+        if !self
+            .private
+            .get(after)
+            .is_some_and(|range| range.0 <= start && end <= range.1)
+        {
+            return Err(io::Error::other(
+                "these pages are not in private memory of the image",
+            ));
         }
         vm::write_all(self.pid.0, start, data)
     }

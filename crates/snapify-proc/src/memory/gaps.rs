@@ -20,11 +20,15 @@ impl Used {
     /// Free places of at least `bytes`, lowest first.
     pub(crate) fn gaps(&self, bytes: u64) -> impl Iterator<Item = u64> {
         let mut at = LOWEST;
-        self.0.iter().copied().chain([(USER_END, USER_END)]).filter_map(move |(start, end)| {
-            let gap = (start > at && start - at >= bytes).then_some(at);
-            at = at.max(end);
-            gap
-        })
+        self.0
+            .iter()
+            .copied()
+            .chain([(USER_END, USER_END)])
+            .filter_map(move |(start, end)| {
+                let gap = (start > at && start - at >= bytes).then_some(at);
+                at = at.max(end);
+                gap
+            })
     }
 }
 
@@ -34,7 +38,12 @@ mod tests {
 
     #[test]
     fn gaps_are_free_and_large_enough() {
-        let used = Used::new([(0x30000, 0x40000), (0x20000, 0x28000), (0x22000, 0x24000), (0x0, 0x1000)]);
+        let used = Used::new([
+            (0x30000, 0x40000),
+            (0x20000, 0x28000),
+            (0x22000, 0x24000),
+            (0x0, 0x1000),
+        ]);
         let gaps: Vec<u64> = used.gaps(0x8000).collect();
         assert_eq!(gaps, [0x10000, 0x28000, 0x40000]);
         assert_eq!(used.gaps(0x9000).collect::<Vec<_>>(), [0x10000, 0x40000]);

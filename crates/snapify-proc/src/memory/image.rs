@@ -178,7 +178,10 @@ impl FileImage {
         let path = &self.identity.path;
         match std::fs::metadata(path) {
             Ok(now) if now.len() >= self.identity.bytes => Ok(()),
-            Ok(_) => Err(Obstacle::new(format!("mapped file {path}"), "it is shorter now")),
+            Ok(_) => Err(Obstacle::new(
+                format!("mapped file {path}"),
+                "it is shorter now",
+            )),
             Err(e) => Err(Obstacle::new(format!("mapped file {path}"), e.to_string())),
         }
     }
@@ -207,13 +210,21 @@ impl MemoryImage {
         let mut last = 0;
         for mapping in &self.mappings {
             let (start, end) = (mapping.start.0, mapping.end.0);
-            let fine = start >= last && start < end && end <= USER_END && start % PAGE_SIZE == 0 && end % PAGE_SIZE == 0;
+            let fine = start >= last
+                && start < end
+                && end <= USER_END
+                && start % PAGE_SIZE == 0
+                && end % PAGE_SIZE == 0;
             let file_fine = match mapping.kind {
-                MappingKind::PrivateFile { file, .. } | MappingKind::SharedFile { file, .. } => file < self.files.len(),
+                MappingKind::PrivateFile { file, .. } | MappingKind::SharedFile { file, .. } => {
+                    file < self.files.len()
+                }
                 _ => true,
             };
             if !fine || !file_fine {
-                return Err(ProcError::BadImage(format!("mapping {start:#x}-{end:#x} cannot be")));
+                return Err(ProcError::BadImage(format!(
+                    "mapping {start:#x}-{end:#x} cannot be"
+                )));
             }
             last = end;
         }

@@ -14,7 +14,11 @@ const PR_SET_MM_MAP: u64 = libc::PR_SET_MM_MAP as u64;
 /// # Errors
 /// If the executable cannot be opened, or the kernel finds the layout impossible.
 pub(crate) fn restore(tracee: &mut Tracee<'_>, image: &MemoryImage) -> Result<(), ProcError> {
-    let exe = open_remote(tracee, image.files[image.executable].identity.path.as_path(), false)?;
+    let exe = open_remote(
+        tracee,
+        image.files[image.executable].identity.path.as_path(),
+        false,
+    )?;
     let scratch = tracee.scratch().addr;
     let auxv = scratch.offset(4096);
     tracee.write(auxv, &image.auxv.0)?;
@@ -36,7 +40,8 @@ pub(crate) fn restore(tracee: &mut Tracee<'_>, image: &MemoryImage) -> Result<()
         exe_fd: exe as u32,
     };
     let mut result = set(tracee, &map);
-    if matches!(&result, Err(e) if e.errno() == Some(libc::EINVAL)) && map.start_brk <= map.end_data {
+    if matches!(&result, Err(e) if e.errno() == Some(libc::EINVAL)) && map.start_brk <= map.end_data
+    {
         // A program started through the dynamic linker (`ld.so ./program`) has its data above the heap, which some
         // kernels refuse. What they show as data matters to nobody.
         map.start_data = 0x10000;
@@ -51,7 +56,14 @@ pub(crate) fn restore(tracee: &mut Tracee<'_>, image: &MemoryImage) -> Result<()
 fn set(tracee: &mut Tracee<'_>, map: &MmMap) -> Result<(), ProcError> {
     let scratch = tracee.scratch().addr;
     tracee.put(scratch, map)?;
-    let args = [PR_SET_MM, PR_SET_MM_MAP, scratch.0, size_of::<MmMap>() as u64, 0, 0];
+    let args = [
+        PR_SET_MM,
+        PR_SET_MM_MAP,
+        scratch.0,
+        size_of::<MmMap>() as u64,
+        0,
+        0,
+    ];
     tracee.syscall("prctl(PR_SET_MM_MAP)", libc::SYS_prctl, args)?;
     Ok(())
 }

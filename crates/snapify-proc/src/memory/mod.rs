@@ -24,7 +24,11 @@ use crate::error::Obstacle;
 /// Which of the files that the address space needs are not what they were, and whether the vDSO differs.
 #[must_use]
 pub fn preflight(image: &MemoryImage) -> Vec<Obstacle> {
-    let mut obstacles: Vec<Obstacle> = image.files.iter().filter_map(|file| file.verify().err()).collect();
+    let mut obstacles: Vec<Obstacle> = image
+        .files
+        .iter()
+        .filter_map(|file| file.verify().err())
+        .collect();
     obstacles.extend(vdso::preflight(image));
     obstacles
 }

@@ -6,7 +6,9 @@ use crate::capture::{ObjectSource, Objects};
 use crate::error::ProcError;
 use crate::ids::Pid;
 use crate::procfs::ProcDir;
-use snapify_store::{PAGE_SIZE, PageFileSummary, PageRange, PageSource, Progress, SpaceId, write_pages};
+use snapify_store::{
+    PAGE_SIZE, PageFileSummary, PageRange, PageSource, Progress, SpaceId, write_pages,
+};
 use snapify_sys::vm;
 use std::fs::File;
 use std::io;
@@ -31,8 +33,9 @@ pub(crate) fn save(
 ) -> Result<PageFileSummary, ProcError> {
     let mut all = ranges.ranges.clone();
     for (image, source) in objects.images.iter().zip(&objects.sources) {
-        object_ranges(image.space, image.bytes, source, &mut all)
-            .map_err(ProcError::system(format!("looking for the data of {}", image.what)))?;
+        object_ranges(image.space, image.bytes, source, &mut all).map_err(ProcError::system(
+            format!("looking for the data of {}", image.what),
+        ))?;
     }
     let source = Source {
         pid,
@@ -44,15 +47,22 @@ pub(crate) fn save(
 }
 
 /// The parts of an object that hold data.
-fn object_ranges(space: SpaceId, bytes: u64, source: &ObjectSource, all: &mut Vec<PageRange>) -> io::Result<()> {
+fn object_ranges(
+    space: SpaceId,
+    bytes: u64,
+    source: &ObjectSource,
+    all: &mut Vec<PageRange>,
+) -> io::Result<()> {
     match source {
         ObjectSource::Bytes(_) if bytes == 0 => {}
         ObjectSource::Bytes(_) => all.push(object_range(space, 0, bytes)),
-        ObjectSource::Memory(parts) => all.extend(parts.iter().map(|&(offset, _, bytes)| PageRange {
-            space,
-            start: offset,
-            bytes,
-        })),
+        ObjectSource::Memory(parts) => {
+            all.extend(parts.iter().map(|&(offset, _, bytes)| PageRange {
+                space,
+                start: offset,
+                bytes,
+            }))
+        }
         ObjectSource::File(file) => {
             for (start, end) in data(file, bytes)? {
                 let next = object_range(space, start, end);
@@ -104,7 +114,12 @@ impl PageSource for Source<'_> {
             return self.memory(start, buf);
         }
         let none = || io::Error::other(format!("there is no object {space}"));
-        match self.objects.sources.get(space.0 as usize - 1).ok_or_else(none)? {
+        match self
+            .objects
+            .sources
+            .get(space.0 as usize - 1)
+            .ok_or_else(none)?
+        {
             ObjectSource::Bytes(bytes) => {
                 let from = (start as usize).min(bytes.len());
                 let n = (bytes.len() - from).min(buf.len());
@@ -154,7 +169,10 @@ fn read_file(file: &OwnedFd, start: u64, buf: &mut [u8]) -> io::Result<()> {
 impl Source<'_> {
     fn memory(&self, start: u64, buf: &mut [u8]) -> io::Result<()> {
         let after = self.lenient.partition_point(|range| range.1 <= start);
-        let lenient = self.lenient.get(after).is_some_and(|range| range.0 < start + buf.len() as u64);
+        let lenient = self
+            .lenient
+            .get(after)
+            .is_some_and(|range| range.0 < start + buf.len() as u64);
         self.read_lenient(start, buf, lenient)
     }
 
@@ -168,7 +186,8 @@ impl Source<'_> {
                 Err(e) if e.raw_os_error() != Some(libc::EFAULT) => return Err(e),
                 // A page that the process itself may not read.
                 Ok(_) | Err(_) => {
-                    let end = (done + PAGE_SIZE as usize - (at % PAGE_SIZE) as usize).min(buf.len());
+                    let end =
+                        (done + PAGE_SIZE as usize - (at % PAGE_SIZE) as usize).min(buf.len());
                     self.protected(at, &mut buf[done..end], lenient)?;
                     done = end;
                 }

@@ -28,7 +28,10 @@ fn key(mapping: &Mapping) -> (u64, u64) {
 }
 
 /// Finds all shared objects that are mapped, and where their content is read from.
-pub(super) fn capture(tracee: &mut Tracee<'_>, ctx: &CaptureContext<'_>) -> Result<Found, ProcError> {
+pub(super) fn capture(
+    tracee: &mut Tracee<'_>,
+    ctx: &CaptureContext<'_>,
+) -> Result<Found, ProcError> {
     let mut by_key: BTreeMap<(u64, u64), Vec<&Mapping>> = BTreeMap::new();
     for mapping in ctx.maps.iter().filter(|m| m.shared && m.is_file()) {
         if classify(mapping, ctx) == Class::Shared {
@@ -62,7 +65,11 @@ fn add(
         }
     }
     // Only root may open the file itself. All that the process can reach of it is what it has mapped.
-    let end = mappings.iter().map(|m| m.offset + m.bytes()).max().unwrap_or(0);
+    let end = mappings
+        .iter()
+        .map(|m| m.offset + m.bytes())
+        .max()
+        .unwrap_or(0);
     let everything = swap_in_use();
     let mut parts = Vec::new();
     for mapping in mappings {
@@ -93,7 +100,9 @@ fn open_mapped(ctx: &CaptureContext<'_>, mapping: &Mapping) -> Option<OwnedFd> {
 
 /// mincore(2) does not tell of pages of shared memory that are swapped out; if there may be such, all pages are read.
 fn swap_in_use() -> bool {
-    let Ok(text) = fs::read_to_string("/proc/meminfo") else { return true };
+    let Ok(text) = fs::read_to_string("/proc/meminfo") else {
+        return true;
+    };
     let value = |key: &str| {
         let line = text.lines().find(|line| line.starts_with(key))?;
         line.split_whitespace().nth(1)?.parse::<u64>().ok()
@@ -112,7 +121,11 @@ fn resident(
     let mut at = mapping.start.0;
     while at < mapping.end.0 {
         let bytes = (mapping.end.0 - at).min(scratch.len * PAGE_SIZE);
-        tracee.syscall("mincore", libc::SYS_mincore, [at, bytes, scratch.addr.0, 0, 0, 0])?;
+        tracee.syscall(
+            "mincore",
+            libc::SYS_mincore,
+            [at, bytes, scratch.addr.0, 0, 0, 0],
+        )?;
         let pages = &mut pages[..(bytes / PAGE_SIZE) as usize];
         tracee.read(scratch.addr, pages)?;
         let mut page = 0;

@@ -26,27 +26,48 @@ pub fn hash(code: &[u8]) -> u64 {
     })
 }
 
-/// The parts of the group among mappings, as name, start and end.
-pub(crate) fn parts(maps: &[Mapping]) -> Vec<(String, u64, u64)> {
+/// One mapping of the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) name: String,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+/// The parts of the group among mappings.
+pub(crate) fn parts(maps: &[Mapping]) -> Vec<Part> {
     maps.iter()
         .filter(|m| is_part(&m.name))
-        .map(|m| (String::from_utf8_lossy(&m.name).into_owned(), m.start.0, m.end.0))
+        .map(|m| Part {
+            name: String::from_utf8_lossy(&m.name).into_owned(),
+            start: m.start.0,
+            end: m.end.0,
+        })
         .collect()
 }
 
 /// The parts in an image.
-pub(crate) fn image_parts(image: &MemoryImage) -> Vec<(String, u64, u64)> {
+pub(crate) fn image_parts(image: &MemoryImage) -> Vec<Part> {
     let part = |m: &MappingImage| match &m.kind {
-        MappingKind::Kernel { name } => Some((name.clone(), m.start.0, m.end.0)),
+        MappingKind::Kernel { name } => Some(Part {
+            name: name.clone(),
+            start: m.start.0,
+            end: m.end.0,
+        }),
         _ => None,
     };
     image.mappings.iter().filter_map(part).collect()
 }
 
-/// Names, sizes and distances, which must be the same in both.
-fn form(parts: &[(String, u64, u64)]) -> Vec<(String, u64, u64)> {
-    let base = parts.first().map_or(0, |part| part.1);
-    parts.iter().map(|(name, start, end)| (name.clone(), start.wrapping_sub(base), end - start)).collect()
+/// Names, sizes and distances, which must be the same in both: the parts as if the first began at 0.
+fn form(parts: &[Part]) -> Vec<Part> {
+    let base = parts.first().map_or(0, |part| part.start);
+    let shifted = |part: &Part| Part {
+        name: part.name.clone(),
+        start: part.start - base,
+        end: part.end - base,
+    };
+    parts.iter().map(shifted).collect()
 }
 
 /// Compares the image's vDSO with the one of this process, which every process here has.
@@ -69,12 +90,12 @@ pub(crate) fn preflight(image: &MemoryImage) -> Option<Obstacle> {
     None
 }
 
-fn ours() -> Option<(Vec<(String, u64, u64)>, Vec<u8>)> {
+fn ours() -> Option<(Vec<Part>, Vec<u8>)> {
     let maps = crate::procfs::maps::parse(&fs::read("/proc/self/maps").ok()?).ok()?;
     let parts = parts(&maps);
-    let &(_, start, end) = parts.iter().find(|(name, ..)| name == "[vdso]")?;
-    let mut code = vec![0; usize::try_from(end - start).ok()?];
-    snapify_sys::vm::read_exact(std::process::id() as i32, start, &mut code).ok()?;
+    let vdso = parts.iter().find(|part| part.name == "[vdso]")?;
+    let mut code = vec![0; usize::try_from(vdso.end - vdso.start).ok()?];
+    snapify_sys::vm::read_exact(std::process::id() as i32, vdso.start, &mut code).ok()?;
     Some((parts, code))
 }
 
@@ -85,9 +106,16 @@ mod tests {
     #[test]
     fn this_process_has_one() {
         let (parts, code) = ours().unwrap();
-        assert_eq!(parts.last().unwrap().0, "[vdso]");
+        assert_eq!(parts.last().unwrap().name, "[vdso]");
         assert_ne!(hash(&code), hash(&code[1..]));
-        let moved: Vec<_> = parts.iter().map(|(n, s, e)| (n.clone(), s + 4096, e + 4096)).collect();
+        let moved: Vec<_> = parts
+            .iter()
+            .map(|part| Part {
+                name: part.name.clone(),
+                start: part.start + 4096,
+                end: part.end + 4096,
+            })
+            .collect();
         assert_eq!(form(&parts), form(&moved));
     }
 }

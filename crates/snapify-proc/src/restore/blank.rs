@@ -55,7 +55,14 @@ pub(super) fn spawn(pid: i32) -> Result<(Tracee<'static>, OwnedFd, Vec<Mapping>)
     let mut tracee = Tracee::of_built(stopped, registers, instruction);
     if let Some(rseq) = rseq {
         // Or the kernel would kill the process for having its area unmapped.
-        let args = [rseq.pointer, u64::from(rseq.size), RSEQ_FLAG_UNREGISTER, u64::from(rseq.signature), 0, 0];
+        let args = [
+            rseq.pointer,
+            u64::from(rseq.size),
+            RSEQ_FLAG_UNREGISTER,
+            u64::from(rseq.signature),
+            0,
+            0,
+        ];
         tracee.syscall("rseq", libc::SYS_rseq, args)?;
     }
     Ok((tracee, pidfd, maps))

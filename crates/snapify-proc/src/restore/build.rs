@@ -72,7 +72,11 @@ fn fill(
     ctx: &RestoreContext<'_>,
     progress: &dyn Progress,
 ) -> Result<(), ProcError> {
-    let objects: HashMap<_, _> = ctx.objects.iter().map(|(&space, (_, file))| (space, file)).collect();
+    let objects: HashMap<_, _> = ctx
+        .objects
+        .iter()
+        .map(|(&space, (_, file))| (space, file))
+        .collect();
     let sink = Sink::new(tracee.pid(), &plan.image.memory, objects);
     tracee.unpin();
     let result = plan.pages.fill(&sink, progress);
@@ -81,15 +85,28 @@ fn fill(
     // The last page of an object may reach behind its end.
     for object in &plan.image.objects {
         if let Some((_, file)) = ctx.objects.get(&object.space.0) {
-            file.set_len(object.bytes).map_err(ProcError::system(format!("cut {} to its length", object.what)))?;
+            file.set_len(object.bytes)
+                .map_err(ProcError::system(format!(
+                    "cut {} to its length",
+                    object.what
+                )))?;
         }
     }
     Ok(())
 }
 
 fn in_order(tracee: Tracee<'_>, image: &ProcessImage) -> Vec<Stopped> {
-    let mut threads = tracee.release();
-    let place: HashMap<i32, usize> = image.threads.iter().enumerate().map(|(n, t)| (t.tid, n)).collect();
+    let mut threads: Vec<Stopped> = tracee
+        .release()
+        .into_iter()
+        .map(|(thread, _)| thread)
+        .collect();
+    let place: HashMap<i32, usize> = image
+        .threads
+        .iter()
+        .enumerate()
+        .map(|(n, t)| (t.tid, n))
+        .collect();
     threads.sort_by_key(|thread| place.get(&thread.tid().0).copied());
     threads
 }

@@ -29,10 +29,11 @@ impl RestoreContext<'_> {
     /// # Errors
     /// If there is none.
     pub fn external(&self, key: &str) -> Result<RemoteFd, ProcError> {
-        self.externals
-            .get(key)
-            .copied()
-            .ok_or_else(|| ProcError::BadImage(format!("no descriptor was supplied for its external {key:?}")))
+        self.externals.get(key).copied().ok_or_else(|| {
+            ProcError::BadImage(format!(
+                "no descriptor was supplied for its external {key:?}"
+            ))
+        })
     }
 
     /// The descriptor (read and write) of the new file that holds an object's content.

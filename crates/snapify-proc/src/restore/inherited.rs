@@ -1,7 +1,7 @@
 //! Descriptors that the process under construction inherits from its init.
 
-use super::context::RestoreContext;
 use super::RestorePlan;
+use super::context::RestoreContext;
 use crate::error::ProcError;
 use crate::ids::RemoteFd;
 use crate::image::{ObjectImage, ProcessImage};
@@ -16,7 +16,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 ///
 /// # Errors
 /// If there are not enough numbers, or a file cannot be made.
-pub(super) fn gather<'a>(plan: &RestorePlan<'_>, image: &'a ProcessImage) -> Result<RestoreContext<'a>, ProcError> {
+pub(super) fn gather<'a>(
+    plan: &RestorePlan<'_>,
+    image: &'a ProcessImage,
+) -> Result<RestoreContext<'a>, ProcError> {
     let highest = image.files.highest_fd().map_or(2, |fd| fd.0.max(2));
     let first = highest.saturating_add(1).max(16);
     let mut externals = HashMap::new();
@@ -50,7 +53,12 @@ pub(super) fn gather<'a>(plan: &RestorePlan<'_>, image: &'a ProcessImage) -> Res
 /// The duplicate is not owned by anything here: it lives until this process closes everything that it does not need.
 fn above(fd: BorrowedFd<'_>, first: i32) -> Result<RemoteFd, ProcError> {
     let what = || format!("duplicate descriptor {} above {first}", fd.as_raw_fd());
-    process::duplicate_above(fd, first).map(RemoteFd).map_err(|source| ProcError::System { what: what(), source })
+    process::duplicate_above(fd, first)
+        .map(RemoteFd)
+        .map_err(|source| ProcError::System {
+            what: what(),
+            source,
+        })
 }
 
 /// One of our own standard descriptors; /dev/null if it is closed.
@@ -72,21 +80,36 @@ fn inherit(number: i32, first: i32) -> Result<RemoteFd, ProcError> {
 fn fresh_file(object: &ObjectImage) -> Result<OwnedFd, ProcError> {
     let in_directory = object.directory.as_ref().and_then(|directory| {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        rustix::fs::open(directory.as_path(), flags, Mode::from_raw_mode(object.mode & 0o7777)).ok()
+        rustix::fs::open(
+            directory.as_path(),
+            flags,
+            Mode::from_raw_mode(object.mode & 0o7777),
+        )
+        .ok()
     });
     let file = match in_directory {
         Some(file) => file,
         // What was such a file itself keeps its name; its seals come when its content is complete.
-        None => rustix::fs::memfd_create(memory_name(&object.what), MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(ProcError::system(format!("make a file in memory for {}", object.what)))?,
+        None => rustix::fs::memfd_create(
+            memory_name(&object.what),
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        )
+        .map_err(ProcError::system(format!(
+            "make a file in memory for {}",
+            object.what
+        )))?,
     };
-    rustix::fs::ftruncate(&file, object.bytes)
-        .map_err(ProcError::system(format!("make a file of {} bytes for {}", object.bytes, object.what)))?;
+    rustix::fs::ftruncate(&file, object.bytes).map_err(ProcError::system(format!(
+        "make a file of {} bytes for {}",
+        object.bytes, object.what
+    )))?;
     Ok(file)
 }
 
 /// The name for a file in memory that takes the place of `what`.
 fn memory_name(what: &str) -> &str {
-    let own = what.strip_prefix("/memfd:").map(|name| name.strip_suffix(" (deleted)").unwrap_or(name));
+    let own = what
+        .strip_prefix("/memfd:")
+        .map(|name| name.strip_suffix(" (deleted)").unwrap_or(name));
     own.unwrap_or("snapify-object")
 }

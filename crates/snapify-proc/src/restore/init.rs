@@ -1,8 +1,8 @@
 //! What runs as pid 1 of the new namespaces: builds or launches one process, then waits for its end.
 
+use super::launch::{self, LaunchSpec};
 use super::namespace::Inside;
 use super::protocol::{FromInit, ToInit, receive, send};
-use super::launch::{self, LaunchSpec};
 use super::{RestorePlan, build};
 use crate::error::ProcError;
 use snapify_store::Progress;
@@ -38,7 +38,10 @@ impl Report<'_> {
 
 /// Restores the process of `plan` and stays with it until it ends.
 pub(super) fn restore_process(inside: Inside, plan: RestorePlan<'_>) {
-    let Inside { socket, mut warnings } = inside;
+    let Inside {
+        socket,
+        mut warnings,
+    } = inside;
     let report = Report {
         socket: &socket,
         unreported: AtomicU64::new(0),
@@ -53,7 +56,14 @@ pub(super) fn restore_process(inside: Inside, plan: RestorePlan<'_>) {
     drop(plan);
     close_all_but(&[2, socket.as_raw_fd(), built.pidfd.as_raw_fd()]);
     warnings.extend(built.warnings);
-    if send(&socket, &FromInit::Ready { warnings }, Some(built.pidfd.as_fd())).is_err() || !told_to_start(&socket) {
+    if send(
+        &socket,
+        &FromInit::Ready { warnings },
+        Some(built.pidfd.as_fd()),
+    )
+    .is_err()
+        || !told_to_start(&socket)
+    {
         return;
     }
     if stopped {
@@ -77,7 +87,13 @@ pub(super) fn launch_program(inside: Inside, spec: &LaunchSpec) {
         Ok(waiting) => waiting,
         Err(e) => return fail(&socket, &e),
     };
-    close_all_but(&[2, socket.as_raw_fd(), waiting.pidfd.as_raw_fd(), waiting.go.as_raw_fd(), waiting.failure.as_raw_fd()]);
+    close_all_but(&[
+        2,
+        socket.as_raw_fd(),
+        waiting.pidfd.as_raw_fd(),
+        waiting.go.as_raw_fd(),
+        waiting.failure.as_raw_fd(),
+    ]);
     let ready = FromInit::Ready { warnings };
     if send(&socket, &ready, Some(waiting.pidfd.as_fd())).is_err() || !told_to_start(&socket) {
         return;
@@ -118,7 +134,10 @@ fn attend(socket: &OwnedFd, pid: i32) {
 /// open by it.
 #[allow(unsafe_code)]
 fn close_all_but(keep: &[i32]) {
-    let mut keep: Vec<u32> = keep.iter().filter_map(|&fd| u32::try_from(fd).ok()).collect();
+    let mut keep: Vec<u32> = keep
+        .iter()
+        .filter_map(|&fd| u32::try_from(fd).ok())
+        .collect();
     keep.sort_unstable();
     let mut at = 0;
     for fd in keep {

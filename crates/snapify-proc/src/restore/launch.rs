@@ -57,7 +57,8 @@ pub(super) fn fork(spec: &LaunchSpec) -> Result<Waiting, ProcError> {
         Ok(Fork::Child) => {
             drop((go, failure));
             let error = become_program(spec, go_read);
-            let _ = File::from(failure_write).write_all(&error.raw_os_error().unwrap_or(libc::EINVAL).to_ne_bytes());
+            let _ = File::from(failure_write)
+                .write_all(&error.raw_os_error().unwrap_or(libc::EINVAL).to_ne_bytes());
             process::exit_now(127)
         }
         Err(source) => Err(ProcError::System {
@@ -73,13 +74,19 @@ impl Waiting {
     /// # Errors
     /// If that fails there.
     pub(super) fn start(self, program: &Path) -> Result<(), ProcError> {
-        File::from(self.go).write_all(&[1]).map_err(ProcError::file("execute", program))?;
+        File::from(self.go)
+            .write_all(&[1])
+            .map_err(ProcError::file("execute", program))?;
         let mut answer = Vec::new();
-        File::from(self.failure).read_to_end(&mut answer).map_err(ProcError::file("execute", program))?;
+        File::from(self.failure)
+            .read_to_end(&mut answer)
+            .map_err(ProcError::file("execute", program))?;
         match answer.try_into() {
             // Closed by exec.
             Err(_) => Ok(()),
-            Ok(code) => Err(ProcError::file("execute", program)(io::Error::from_raw_os_error(i32::from_ne_bytes(code)))),
+            Ok(code) => Err(ProcError::file("execute", program)(
+                io::Error::from_raw_os_error(i32::from_ne_bytes(code)),
+            )),
         }
     }
 }

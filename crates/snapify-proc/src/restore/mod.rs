@@ -67,7 +67,10 @@ pub fn restore(plan: RestorePlan<'_>) -> Result<Restored, ProcError> {
     let mut obstacles = preflight(&plan.image);
     for external in &plan.image.externals {
         if !plan.externals.iter().any(|(key, _)| *key == external.key) {
-            obstacles.push(Obstacle::new(format!("external {:?}", external.key), "nothing was supplied for it"));
+            obstacles.push(Obstacle::new(
+                format!("external {:?}", external.key),
+                "nothing was supplied for it",
+            ));
         }
     }
     if !obstacles.is_empty() {

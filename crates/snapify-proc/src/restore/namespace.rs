@@ -43,8 +43,13 @@ pub(crate) struct Init {
 /// If the system does not allow the namespaces.
 #[allow(unsafe_code)]
 pub(crate) fn spawn(name: &str, work: impl FnOnce(Inside)) -> Result<Init, ProcError> {
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-        .map_err(ProcError::system("make a socket pair"))?;
+    let (ours, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(ProcError::system("make a socket pair"))?;
     let user = NeedsUser::find()?;
     let flags = NEW_PID | NEW_MOUNT | if user.needed { NEW_USER } else { 0 };
     // SAFETY: the caller has one thread only, as documented.
@@ -57,11 +62,17 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce(Inside)) -> Result<Init, ProcE
         Ok(Fork::Child) => {
             drop(ours);
             // A panic must not unwind into the copy of the caller's stack.
-            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| enter(name, theirs, &user, work)));
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                enter(name, theirs, &user, work)
+            }));
             process::exit_now(i32::from(result.is_err()))
         }
         Err(source) => Err(ProcError::System {
-            what: format!("make {} namespaces{}", if user.needed { "user" } else { "PID" }, hint(&source)),
+            what: format!(
+                "make {} namespaces{}",
+                if user.needed { "user" } else { "PID" },
+                hint(&source)
+            ),
             source,
         }),
     }
@@ -110,7 +121,8 @@ fn enter(name: &str, socket: OwnedFd, user: &NeedsUser, work: impl FnOnce(Inside
 fn prepare(name: &str, inside: &mut Inside, user: &NeedsUser) -> Result<(), ProcError> {
     // Everything in the namespaces dies with this init, and this with the creator. It may have died already, before
     // prctl: then its end of the socket is closed.
-    process::set_parent_death_signal(libc::SIGKILL).map_err(ProcError::system("ask for a signal at the parent's death"))?;
+    process::set_parent_death_signal(libc::SIGKILL)
+        .map_err(ProcError::system("ask for a signal at the parent's death"))?;
     if peer_is_gone(&inside.socket) {
         process::exit_now(1);
     }
@@ -129,13 +141,18 @@ fn prepare(name: &str, inside: &mut Inside, user: &NeedsUser) -> Result<(), Proc
 fn peer_is_gone(socket: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut fds = [PollFd::new(socket, PollFlags::IN)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    matches!(poll(&mut fds, Some(&now)), Ok(n) if n > 0) && fds[0].revents().contains(PollFlags::HUP)
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(poll(&mut fds, Some(&now)), Ok(n) if n > 0)
+        && fds[0].revents().contains(PollFlags::HUP)
 }
 
 /// Maps the user's own ids to themselves; the kernel allows an ordinary user no more (user_namespaces(7)).
 fn map_ids(user: &NeedsUser) -> Result<(), ProcError> {
-    let write = |path: &str, text: &str| fs::write(path, text).map_err(ProcError::file("write", path));
+    let write =
+        |path: &str, text: &str| fs::write(path, text).map_err(ProcError::file("write", path));
     // Before Linux 3.19 there was no such file and no such rule.
     match write("/proc/self/setgroups", "deny") {
         Err(e) if e.errno() != Some(libc::ENOENT) => return Err(e),
@@ -148,11 +165,14 @@ fn map_ids(user: &NeedsUser) -> Result<(), ProcError> {
 /// A /proc that shows the new PID namespace, in a mount namespace from which nothing leaks out.
 fn mount(inside: &mut Inside) -> Result<(), ProcError> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    rustix::mount::mount_change("/", private).map_err(ProcError::file("make private mounts of", "/"))?;
+    rustix::mount::mount_change("/", private)
+        .map_err(ProcError::file("make private mounts of", "/"))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     if let Err(e) = rustix::mount::mount("proc", "/proc", "proc", flags, None) {
         // In containers that cover parts of their /proc.
-        inside.warnings.push(format!("/proc shows the processes of the outer PID namespace: mount: {e}"));
+        inside.warnings.push(format!(
+            "/proc shows the processes of the outer PID namespace: mount: {e}"
+        ));
     }
     Ok(())
 }

@@ -26,7 +26,11 @@ pub struct Restored {
 
 impl Restored {
     /// Waits until the init says that the process is complete.
-    pub(super) fn when_ready(init: Init, inner: Pid, progress: &dyn Progress) -> Result<Self, ProcError> {
+    pub(super) fn when_ready(
+        init: Init,
+        inner: Pid,
+        progress: &dyn Progress,
+    ) -> Result<Self, ProcError> {
         let result = loop {
             if progress.cancelled() {
                 break Err(ProcError::Cancelled);
@@ -36,7 +40,9 @@ impl Restored {
             }
             match receive(&init.socket) {
                 Ok(Some((FromInit::Progress(bytes), _))) => progress.advance(bytes),
-                Ok(Some((FromInit::Ready { warnings }, Some(pidfd)))) => break Ok((warnings, pidfd)),
+                Ok(Some((FromInit::Ready { warnings }, Some(pidfd)))) => {
+                    break Ok((warnings, pidfd));
+                }
                 other => break Err(unexpected(other, inner, "its restore")),
             }
         };
@@ -85,7 +91,8 @@ impl Restored {
     /// # Errors
     /// If it was killed meanwhile, or its program cannot be executed.
     pub fn start(&mut self) -> Result<(), ProcError> {
-        send(&self.init.socket, &ToInit::Start, None).map_err(ProcError::system("start the process"))?;
+        send(&self.init.socket, &ToInit::Start, None)
+            .map_err(ProcError::system("start the process"))?;
         match receive(&self.init.socket) {
             Ok(Some((FromInit::Started, _))) => Ok(()),
             other => Err(unexpected(other, self.pid, "its start")),
@@ -153,10 +160,18 @@ fn end(init: &Init) -> Option<ExitStatus> {
     }
 }
 
-fn unexpected(message: io::Result<Option<(FromInit, Option<OwnedFd>)>>, pid: Pid, during: &'static str) -> ProcError {
+fn unexpected(
+    message: io::Result<Option<(FromInit, Option<OwnedFd>)>>,
+    pid: Pid,
+    during: &'static str,
+) -> ProcError {
     match message {
-        Ok(Some((FromInit::Failed { message, obstacles }, _))) if obstacles.is_empty() => ProcError::Init(message),
-        Ok(Some((FromInit::Failed { obstacles, .. }, _))) => ProcError::Unsupported { pid, obstacles },
+        Ok(Some((FromInit::Failed { message, obstacles }, _))) if obstacles.is_empty() => {
+            ProcError::Init(message)
+        }
+        Ok(Some((FromInit::Failed { obstacles, .. }, _))) => {
+            ProcError::Unsupported { pid, obstacles }
+        }
         Ok(Some((other, _))) => ProcError::Init(format!("the init said {other:?} during {during}")),
         Ok(None) => ProcError::Died { pid, during },
         Err(source) => ProcError::System {
@@ -183,5 +198,7 @@ fn number(pidfd: &OwnedFd) -> Result<Pid, ProcError> {
         .find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
         .filter(|&pid| pid > 0)
         .map(Pid)
-        .ok_or_else(|| ProcError::proc(path)(io::Error::other("it does not tell the id of the process")))
+        .ok_or_else(|| {
+            ProcError::proc(path)(io::Error::other("it does not tell the id of the process"))
+        })
 }

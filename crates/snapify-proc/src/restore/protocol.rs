@@ -50,7 +50,9 @@ impl FromInit {
         }
         message.truncate(end);
         let obstacles = match error {
-            ProcError::Unsupported { obstacles, .. } => obstacles.iter().take(64).cloned().collect(),
+            ProcError::Unsupported { obstacles, .. } => {
+                obstacles.iter().take(64).cloned().collect()
+            }
             _ => Vec::new(),
         };
         Self::Failed { message, obstacles }
@@ -58,7 +60,11 @@ impl FromInit {
 }
 
 /// Sends one message, with a descriptor if there is one.
-pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub(crate) fn send<T: Serialize>(
+    socket: impl AsFd,
+    message: &T,
+    fd: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let bytes = serde_json::to_vec(message)?;
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -68,7 +74,12 @@ pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, fd: Option<Borr
         control.push(SendAncillaryMessage::ScmRights(&fds));
     }
     loop {
-        match sendmsg(socket.as_fd(), &[io::IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL) {
+        match sendmsg(
+            socket.as_fd(),
+            &[io::IoSlice::new(&bytes)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        ) {
             Err(rustix::io::Errno::INTR) => {}
             other => return other.map(drop).map_err(io::Error::from),
         }
@@ -76,14 +87,21 @@ pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, fd: Option<Borr
 }
 
 /// Receives one message; `None` when the other side is gone.
-pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+pub(crate) fn receive<T: DeserializeOwned>(
+    socket: impl AsFd,
+) -> io::Result<Option<(T, Option<OwnedFd>)>> {
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
     let mut bytes = vec![0; LIMIT];
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let n = loop {
         let buffer = &mut [io::IoSliceMut::new(&mut bytes)];
-        match recvmsg(socket.as_fd(), buffer, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        match recvmsg(
+            socket.as_fd(),
+            buffer,
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        ) {
             Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::CONNRESET) => return Ok(None),
             Err(e) => return Err(e.into()),
@@ -109,15 +127,34 @@ mod tests {
 
     #[test]
     fn messages_and_descriptors_pass() {
-        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (a, b) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
         let file = std::fs::File::open("/dev/null").unwrap();
-        send(&a, &FromInit::Ready { warnings: vec![] }, Some(file.as_fd())).unwrap();
-        send(&a, &FromInit::failed(&ProcError::BadImage("\u{e4}".repeat(TEXT_LIMIT))), None).unwrap();
+        send(
+            &a,
+            &FromInit::Ready { warnings: vec![] },
+            Some(file.as_fd()),
+        )
+        .unwrap();
+        send(
+            &a,
+            &FromInit::failed(&ProcError::BadImage("\u{e4}".repeat(TEXT_LIMIT))),
+            None,
+        )
+        .unwrap();
         drop(a);
         let (message, fd) = receive::<FromInit>(&b).unwrap().unwrap();
         assert_eq!(message, FromInit::Ready { warnings: vec![] });
         assert!(fd.is_some());
-        assert!(matches!(receive(&b).unwrap(), Some((FromInit::Failed { .. }, None))));
+        assert!(matches!(
+            receive(&b).unwrap(),
+            Some((FromInit::Failed { .. }, None))
+        ));
         assert!(receive::<FromInit>(&b).unwrap().is_none());
     }
 }

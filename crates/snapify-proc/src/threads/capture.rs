@@ -24,33 +24,62 @@ const SS_ONSTACK: i32 = libc::SS_ONSTACK;
 ///
 /// # Errors
 /// If the thread is killed meanwhile, or the kernel was built without what is needed (`CONFIG_CHECKPOINT_RESTORE`).
-pub(crate) fn capture(tracee: &mut Tracee<'_>, proc: &ProcDir, frozen: &FrozenThread) -> Result<ThreadImage, ProcError> {
+pub(crate) fn capture(
+    tracee: &mut Tracee<'_>,
+    proc: &ProcDir,
+    frozen: &FrozenThread,
+) -> Result<ThreadImage, ProcError> {
     let tid = frozen.tid;
     let scratch = tracee.scratch().addr;
 
-    tracee.syscall_in(tid, "prctl(PR_GET_TID_ADDRESS)", libc::SYS_prctl, [PR_GET_TID_ADDRESS, scratch.0, 0, 0, 0, 0])?;
+    tracee.syscall_in(
+        tid,
+        "prctl(PR_GET_TID_ADDRESS)",
+        libc::SYS_prctl,
+        [PR_GET_TID_ADDRESS, scratch.0, 0, 0, 0, 0],
+    )?;
     let clear_tid = RemoteAddr(tracee.get::<u64>(scratch)?);
-    tracee.syscall_in(tid, "sigaltstack", libc::SYS_sigaltstack, [0, scratch.0, 0, 0, 0, 0])?;
+    tracee.syscall_in(
+        tid,
+        "sigaltstack",
+        libc::SYS_sigaltstack,
+        [0, scratch.0, 0, 0, 0, 0],
+    )?;
     let stack: SignalStack = tracee.get(scratch)?;
 
     // /proc shows it to root only.
-    let timer_slack = tracee.syscall_in(tid, "prctl(PR_GET_TIMERSLACK)", libc::SYS_prctl, [PR_GET_TIMERSLACK, 0, 0, 0, 0, 0])?;
+    let timer_slack = tracee.syscall_in(
+        tid,
+        "prctl(PR_GET_TIMERSLACK)",
+        libc::SYS_prctl,
+        [PR_GET_TIMERSLACK, 0, 0, 0, 0, 0],
+    )?;
 
     let stopped = tracee.thread(tid)?;
-    let mut pending: Vec<SiginfoImage> = stopped.pending_signals(false)?.iter().map(SiginfoImage::new).collect();
+    let mut pending: Vec<SiginfoImage> = stopped
+        .pending_signals(false)?
+        .iter()
+        .map(SiginfoImage::new)
+        .collect();
     // A signal that was being delivered has left its queue; it comes first.
     if let Some(info) = &frozen.signal {
         pending.insert(0, SiginfoImage::new(info));
     }
-    let (robust, robust_bytes) = process::robust_list(tid.0).map_err(ProcError::ptrace("read robust list", tid))?;
-    let scheduling = process::scheduling(tid.0).map_err(ProcError::ptrace("read scheduling", tid))?;
+    let (robust, robust_bytes) =
+        process::robust_list(tid.0).map_err(ProcError::ptrace("read robust list", tid))?;
+    let scheduling =
+        process::scheduling(tid.0).map_err(ProcError::ptrace("read scheduling", tid))?;
     let name = proc.read(&format!("task/{tid}/comm"))?;
     let name = name.strip_suffix(b"\n").unwrap_or(&name);
 
     Ok(ThreadImage {
         tid: frozen.inner.0,
         name: ImagePath::from_bytes(name),
-        registers: (&restart::restorable(frozen.registers, continued_call(tracee.pid(), &frozen.registers))).into(),
+        registers: (&restart::restorable(
+            frozen.registers,
+            continued_call(tracee.pid(), &frozen.registers),
+        ))
+            .into(),
         extended_state: HexBytes(stopped.extended_state()?),
         extended_permission: 0,
         signal_mask: frozen.mask,
@@ -87,7 +116,11 @@ pub(crate) fn capture(tracee: &mut Tracee<'_>, proc: &ProcDir, frozen: &FrozenTh
 pub(crate) fn extended_permission(tracee: &mut Tracee<'_>) -> Result<u64, ProcError> {
     let scratch = tracee.scratch().addr;
     let args = [ARCH_GET_XCOMP_PERM, scratch.0, 0, 0, 0, 0];
-    match tracee.syscall("arch_prctl(ARCH_GET_XCOMP_PERM)", libc::SYS_arch_prctl, args) {
+    match tracee.syscall(
+        "arch_prctl(ARCH_GET_XCOMP_PERM)",
+        libc::SYS_arch_prctl,
+        args,
+    ) {
         Ok(_) => tracee.get(scratch),
         // Before Linux 5.16 there was nothing to ask for.
         Err(e) if e.errno() == Some(libc::EINVAL) => Ok(0),
@@ -97,14 +130,21 @@ pub(crate) fn extended_permission(tracee: &mut Tracee<'_>) -> Result<u64, ProcEr
 
 /// What about a stopped thread cannot be saved.
 pub(crate) fn obstacle(stopped: &crate::ptrace::Stopped) -> Option<Obstacle> {
-    stopped
-        .has_shadow_stack()
-        .then(|| Obstacle::new(format!("thread {}", stopped.tid()), "it has a user-mode shadow stack (CET), which is not supported"))
+    stopped.has_shadow_stack().then(|| {
+        Obstacle::new(
+            format!("thread {}", stopped.tid()),
+            "it has a user-mode shadow stack (CET), which is not supported",
+        )
+    })
 }
 
 /// The call that a thread in restart_syscall(2) has made, if it can be told.
 fn continued_call(pid: Pid, registers: &Registers) -> Option<i64> {
-    if restart::is_continued(registers) { told_by_code(pid, registers) } else { None }
+    if restart::is_continued(registers) {
+        told_by_code(pid, registers)
+    } else {
+        None
+    }
 }
 
 /// The call that the code before the thread's next instruction makes, if it is one that the kernel continues.

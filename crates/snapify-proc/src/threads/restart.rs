@@ -58,7 +58,12 @@ pub fn undisturbed(mut registers: Registers) -> Registers {
 }
 
 /// Calls that the kernel continues through a `restart_block`.
-const CONTINUED: [i64; 4] = [libc::SYS_nanosleep, libc::SYS_clock_nanosleep, libc::SYS_poll, libc::SYS_futex];
+const CONTINUED: [i64; 4] = [
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_poll,
+    libc::SYS_futex,
+];
 
 /// Bytes of code up to where a thread goes on after a system call that [`continued_call`] looks at: an instruction that
 /// loads the number, and `syscall`.
@@ -87,7 +92,9 @@ pub fn continued_call(code: [u8; CODE_BYTES]) -> Option<i64> {
         [0x48, 0xc7, 0xc0, a, b, c, d, 0x0f, 0x05] => u32::from_le_bytes([a, b, c, d]),
         _ => return None,
     };
-    CONTINUED.into_iter().find(|call| *call == i64::from(number))
+    CONTINUED
+        .into_iter()
+        .find(|call| *call == i64::from(number))
 }
 
 /// Registers with which a restored thread goes on like the saved one. `continued` is the call that restart_syscall(2)
@@ -106,7 +113,9 @@ pub fn restorable(mut registers: Registers, continued: Option<i64>) -> Registers
             // nanosleep(request, remainder): the kernel has stored what is left to sleep.
             libc::SYS_nanosleep if registers.rsi != 0 => registers.rdi = registers.rsi,
             // clock_nanosleep(clock, flags, request, remainder)
-            libc::SYS_clock_nanosleep if registers.rsi & TIMER_ABSTIME == 0 && registers.r10 != 0 => {
+            libc::SYS_clock_nanosleep
+                if registers.rsi & TIMER_ABSTIME == 0 && registers.r10 != 0 =>
+            {
                 registers.rdx = registers.r10;
             }
             _ => {}
@@ -135,13 +144,26 @@ mod tests {
     #[test]
     fn a_continued_call_is_made_again_under_its_own_number() {
         let [a, b, c, d] = (libc::SYS_poll as u32).to_le_bytes();
-        assert_eq!(continued_call([0x90, 0x90, 0xb8, a, b, c, d, 0x0f, 0x05]), Some(libc::SYS_poll));
-        assert_eq!(continued_call([0x48, 0xc7, 0xc0, a, b, c, d, 0x0f, 0x05]), Some(libc::SYS_poll));
-        assert_eq!(continued_call([0x90, 0x90, 0xb8, 0, b, c, d, 0x0f, 0x05]), None, "read is never continued");
+        assert_eq!(
+            continued_call([0x90, 0x90, 0xb8, a, b, c, d, 0x0f, 0x05]),
+            Some(libc::SYS_poll)
+        );
+        assert_eq!(
+            continued_call([0x48, 0xc7, 0xc0, a, b, c, d, 0x0f, 0x05]),
+            Some(libc::SYS_poll)
+        );
+        assert_eq!(
+            continued_call([0x90, 0x90, 0xb8, 0, b, c, d, 0x0f, 0x05]),
+            None,
+            "read is never continued"
+        );
         assert_eq!(continued_call([0x90; CODE_BYTES]), None);
         let continued = in_call(libc::SYS_restart_syscall, ERESTART_RESTARTBLOCK);
         let registers = restorable(continued, Some(libc::SYS_poll));
-        assert_eq!((registers.orig_rax as i64, registers.rax as i64), (libc::SYS_poll, ERESTARTNOHAND));
+        assert_eq!(
+            (registers.orig_rax as i64, registers.rax as i64),
+            (libc::SYS_poll, ERESTARTNOHAND)
+        );
     }
 
     #[test]
@@ -173,7 +195,10 @@ mod tests {
 
     #[test]
     fn sleeps_go_on_with_the_remainder() {
-        let registers = restorable(in_call(libc::SYS_clock_nanosleep, ERESTART_RESTARTBLOCK), None);
+        let registers = restorable(
+            in_call(libc::SYS_clock_nanosleep, ERESTART_RESTARTBLOCK),
+            None,
+        );
         assert_eq!((registers.rdx, registers.rax as i64), (4, ERESTARTNOHAND));
         let mut absolute = in_call(libc::SYS_clock_nanosleep, ERESTART_RESTARTBLOCK);
         absolute.rsi = TIMER_ABSTIME;

@@ -61,26 +61,46 @@ pub(crate) fn finish(tracee: &mut Tracee<'_>, threads: &[ThreadImage]) -> Result
     if permission >> TILE_DATA & 1 == 1 {
         // For the whole process; before alternate stacks, whose sizes it checks.
         let args = [ARCH_REQ_XCOMP_PERM, TILE_DATA, 0, 0, 0, 0];
-        tracee.syscall("arch_prctl(ARCH_REQ_XCOMP_PERM)", libc::SYS_arch_prctl, args)?;
+        tracee.syscall(
+            "arch_prctl(ARCH_REQ_XCOMP_PERM)",
+            libc::SYS_arch_prctl,
+            args,
+        )?;
     }
-    threads.iter().try_for_each(|thread| finish_one(tracee, thread))
+    threads
+        .iter()
+        .try_for_each(|thread| finish_one(tracee, thread))
 }
 
 fn finish_one(tracee: &mut Tracee<'_>, thread: &ThreadImage) -> Result<(), ProcError> {
     let tid = Tid(thread.tid);
     let scratch = tracee.scratch().addr;
     if let Some(rseq) = thread.rseq {
-        let args = [rseq.address.0, u64::from(rseq.bytes), 0, u64::from(rseq.signature), 0, 0];
+        let args = [
+            rseq.address.0,
+            u64::from(rseq.bytes),
+            0,
+            u64::from(rseq.signature),
+            0,
+            0,
+        ];
         tracee.syscall_in(tid, "rseq", libc::SYS_rseq, args)?;
     }
     let (robust, bytes) = thread.robust_list;
     if robust.0 != 0 {
-        tracee.syscall_in(tid, "set_robust_list", libc::SYS_set_robust_list, [robust.0, bytes, 0, 0, 0, 0])?;
+        tracee.syscall_in(
+            tid,
+            "set_robust_list",
+            libc::SYS_set_robust_list,
+            [robust.0, bytes, 0, 0, 0, 0],
+        )?;
     }
     let args = [thread.clear_tid.0, 0, 0, 0, 0, 0];
     let answer = tracee.syscall_in(tid, "set_tid_address", libc::SYS_set_tid_address, args)?;
     if answer != thread.tid as u64 {
-        return Err(ProcError::BadImage(format!("thread {tid} became thread {answer}")));
+        return Err(ProcError::BadImage(format!(
+            "thread {tid} became thread {answer}"
+        )));
     }
     let stack = &thread.alternate_stack;
     tracee.put(
@@ -92,24 +112,35 @@ fn finish_one(tracee: &mut Tracee<'_>, thread: &ThreadImage) -> Result<(), ProcE
             size: stack.bytes,
         },
     )?;
-    tracee.syscall_in(tid, "sigaltstack", libc::SYS_sigaltstack, [scratch.0, 0, 0, 0, 0, 0])?;
+    tracee.syscall_in(
+        tid,
+        "sigaltstack",
+        libc::SYS_sigaltstack,
+        [scratch.0, 0, 0, 0, 0, 0],
+    )?;
     tracee.put_cstr(&thread.name)?;
     let args = [libc::PR_SET_NAME as u64, scratch.0, 0, 0, 0, 0];
     tracee.syscall_in(tid, "prctl(PR_SET_NAME)", libc::SYS_prctl, args)?;
     // 0 stands for the default, and is what threads of real-time policies have.
-    let args = [libc::PR_SET_TIMERSLACK as u64, thread.timer_slack, 0, 0, 0, 0];
+    let args = [
+        libc::PR_SET_TIMERSLACK as u64,
+        thread.timer_slack,
+        0,
+        0,
+        0,
+        0,
+    ];
     tracee.syscall_in(tid, "prctl(PR_SET_TIMERSLACK)", libc::SYS_prctl, args)?;
     for signal in &thread.pending {
-        let raw = signal.raw().ok_or_else(|| ProcError::BadImage("a pending signal has no valid form".into()))?;
+        let raw = signal
+            .raw()
+            .ok_or_else(|| ProcError::BadImage("a pending signal has no valid form".into()))?;
         let number = crate::ptrace::signal_number(&raw);
         if number == libc::SIGKILL || number == libc::SIGSTOP {
             // Acts on the whole process: see ProcessImage::stopped.
             continue;
         }
-        tracee.write(scratch, &raw)?;
-        // A thread may send itself any siginfo, also one that says it came from the kernel.
-        let args = [tracee.pid().0 as u64, tid.0 as u64, number as u64, scratch.0, 0, 0];
-        tracee.syscall_in(tid, "rt_tgsigqueueinfo", libc::SYS_rt_tgsigqueueinfo, args)?;
+        tracee.queue_signal(tid, &raw)?;
     }
     Ok(())
 }
@@ -160,7 +191,10 @@ fn has_tiles(thread: &ThreadImage) -> bool {
 ///
 /// # Errors
 /// If the extended state does not fit this machine.
-pub(crate) fn settle(tracee: &mut Tracee<'_>, threads: &[ThreadImage]) -> Result<Vec<String>, ProcError> {
+pub(crate) fn settle(
+    tracee: &mut Tracee<'_>,
+    threads: &[ThreadImage],
+) -> Result<Vec<String>, ProcError> {
     let mut warnings = Vec::new();
     for thread in threads {
         let tid = Tid(thread.tid);
@@ -198,10 +232,16 @@ fn schedule(thread: &ThreadImage, warnings: &mut Vec<String>) {
     if now.ok() != Some(wanted)
         && let Err(e) = process::set_scheduling(thread.tid, &wanted)
     {
-        warnings.push(format!("thread {} keeps the caller's scheduling: {e}", thread.tid));
+        warnings.push(format!(
+            "thread {} keeps the caller's scheduling: {e}",
+            thread.tid
+        ));
     }
     // The kernel leaves out CPUs that this machine lacks, and refuses if none is left.
     if let Err(e) = process::set_affinity(thread.tid, &thread.affinity) {
-        warnings.push(format!("thread {} may run on all CPUs that the caller may: {e}", thread.tid));
+        warnings.push(format!(
+            "thread {} may run on all CPUs that the caller may: {e}",
+            thread.tid
+        ));
     }
 }

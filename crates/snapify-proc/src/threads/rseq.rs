@@ -17,7 +17,9 @@ const SEQUENCE: u64 = 8;
 pub fn aborted(pid: Pid, rseq: &RseqConfiguration, mut registers: Registers) -> Registers {
     // Memory that cannot be read makes the kernel kill the thread when it goes on: nothing to be done about here.
     let mut address = 0_u64;
-    if vm::read_exact(pid.0, rseq.pointer + SEQUENCE, address.as_bytes_mut()).is_err() || address == 0 {
+    if vm::read_exact(pid.0, rseq.pointer + SEQUENCE, address.as_bytes_mut()).is_err()
+        || address == 0
+    {
         return registers;
     }
     let mut sequence = RseqSequence::zeroed();

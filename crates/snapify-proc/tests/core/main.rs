@@ -92,7 +92,11 @@ fn state(pid: i32) -> char {
 fn wait_for_state(pid: i32, wanted: char) {
     let begin = std::time::Instant::now();
     while state(pid) != wanted {
-        assert!(begin.elapsed() < Duration::from_secs(10), "process {pid} is in state {}", state(pid));
+        assert!(
+            begin.elapsed() < Duration::from_secs(10),
+            "process {pid} is in state {}",
+            state(pid)
+        );
         std::thread::yield_now();
     }
 }
