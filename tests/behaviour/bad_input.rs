@@ -2,7 +2,7 @@
 //! valid, and neither half a snapshot nor a stray process is left.
 
 use rustix::process::Signal;
-use snapify_tests::{Finished, Language, Running, Session, User, compile, example, poll_until};
+use snapify_tests::{Finished, Language, Running, Session, User, compile, poll_until};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Stdio};
@@ -307,10 +307,9 @@ fn directories_that_are_no_place_for_a_snapshot() {
 #[test]
 fn restart_without_its_cards() {
     let session = Session::new();
-    let mut command = session.snapify(["run", "--cards", "2", "--card-memory", "1G", "--"]);
-    command.arg(example("sgemm")).args(["--devices", "2"]);
+    let mut command = session.offload(2, "sgemm");
     let mut run = session.start(&mut command);
-    run.wait_for("round");
+    run.wait_for("round ");
     let host = session.host_of(&mut run).expect("it runs").to_string();
     session.succeed(["checkpoint", &host, "snap", "--stop"]);
     assert_eq!(run.finish().killed_by(), Some(9));

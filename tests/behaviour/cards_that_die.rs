@@ -2,13 +2,11 @@
 //! would tell it, never left hanging, and nothing stays behind.
 
 use rustix::process::{Pid, Signal, kill_process};
-use snapify_tests::{Random, Running, Session, example};
+use snapify_tests::{Random, Running, Session};
 use std::time::Duration;
 
 fn start(session: &Session) -> Running {
-    let mut command = session.snapify(["run", "--cards", "2", "--"]);
-    command.arg(example("kmeans")).args(["--devices", "2"]);
-    session.start(&mut command)
+    session.start(&mut session.offload(2, "kmeans"))
 }
 
 fn kill(pid: &serde_json::Value) {
@@ -25,7 +23,7 @@ fn dies(victim: impl Fn(&serde_json::Value) -> &serde_json::Value, words: &[&str
     for _ in 0..3 {
         let session = Session::new();
         let mut run = start(&session);
-        run.wait_for("iteration");
+        run.wait_for("iteration ");
         std::thread::sleep(Duration::from_millis(random.below(500)));
         let applications = session.applications();
         let Some(application) = applications.first() else {
@@ -62,7 +60,7 @@ fn a_card_daemon_is_killed() {
 fn the_host_process_is_killed() {
     let session = Session::new();
     let mut run = start(&session);
-    run.wait_for("iteration");
+    run.wait_for("iteration ");
     let host = session.host_of(&mut run).expect("it runs");
     kill(&host.into());
     assert_eq!(run.finish().killed_by(), Some(9));
@@ -73,7 +71,7 @@ fn the_host_process_is_killed() {
 fn the_supervisor_is_killed() {
     let session = Session::new();
     let mut run = start(&session);
-    run.wait_for("iteration");
+    run.wait_for("iteration ");
     run.signal(Signal::KILL);
     // The cards die with their supervisor; the program notices at its next target region.
     drop(run.finish());
@@ -86,7 +84,7 @@ fn during_a_checkpoint() {
     for _ in 0..4 {
         let session = Session::new();
         let mut run = start(&session);
-        run.wait_for("iteration");
+        run.wait_for("iteration ");
         let host = session.host_of(&mut run).expect("it runs").to_string();
         let applications = session.applications();
         let checkpoint = session.start(&mut session.snapify(["checkpoint", &host, "snap"]));

@@ -1,7 +1,7 @@
 //! What scripts rely on: exit statuses, JSON, help.
 
 use rustix::process::Signal;
-use snapify_tests::{Language, Session, compile, example};
+use snapify_tests::{Language, Session, compile};
 
 #[test]
 fn wrong_use_exits_with_2() {
@@ -72,10 +72,9 @@ fn signals_reach_the_program() {
 #[test]
 fn ps_checkpoint_inspect_and_verify_speak_json() {
     let session = Session::new();
-    let mut command = session.snapify(["run", "--cards", "2", "--"]);
-    command.arg(example("kmeans")).args(["--devices", "2"]);
+    let mut command = session.offload(2, "kmeans");
     let mut run = session.start(&mut command);
-    run.wait_for("iteration");
+    run.wait_for("iteration ");
     let host = session.host_of(&mut run).expect("it runs");
     let application = session.applications().remove(0);
     assert_eq!(application["pid"], host);

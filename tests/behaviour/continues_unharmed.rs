@@ -1,7 +1,7 @@
 //! A checkpoint without --stop leaves no trace: same descriptors, mappings, signals and threads; and the program goes
 //! on to the right result, however often it is checkpointed.
 
-use snapify_tests::{Language, Session, compile, example};
+use snapify_tests::{Language, Session, compile};
 use std::process::Stdio;
 
 /// What /proc tells about a process that must not change.
@@ -73,11 +73,7 @@ fn nothing_changes() {
 #[test]
 fn an_offload_program_goes_on_through_many_checkpoints() {
     let session = Session::new();
-    let program = |session: &Session| {
-        let mut command = session.snapify(["run", "--cards", "2", "--"]);
-        command.arg(example("kmeans")).args(["--devices", "2"]);
-        command
-    };
+    let program = |session: &Session| session.offload(2, "kmeans");
     let expected = session.finish(&mut program(&session));
     let mut run = session.start(&mut program(&session));
     let host = session.host_of(&mut run).expect("it runs").to_string();

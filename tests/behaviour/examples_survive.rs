@@ -1,36 +1,19 @@
 //! The five kinds of offload programs survive rounds of checkpoint, kill and restart with the same digest, on one
 //! card and on two.
 
-use snapify_tests::{Random, Session, example, rounds, survive_rounds};
-use std::process::Command;
+use snapify_tests::{Random, Session, rounds, survive_rounds};
 
-/// The examples with sizes that a test can afford.
-const EXAMPLES: [(&str, &[&str]); 5] = [
-    ("md", &[]),
-    ("mc", &[]),
-    ("sgemm", &[]),
-    ("search", &[]),
-    ("kmeans", &[]),
-];
-
-fn command(session: &Session, cards: u32, name: &str, args: &[&str]) -> Command {
-    let mut command = session.snapify(["run", "--cards", &cards.to_string(), "--"]);
-    command
-        .arg(example(name))
-        .args(args)
-        .args(["--devices", &cards.to_string()]);
-    command
-}
+const EXAMPLES: [&str; 5] = ["md", "mc", "sgemm", "search", "kmeans"];
 
 fn survives(cards: u32, rounds: usize) {
     let mut random = Random::new();
-    for (name, args) in EXAMPLES {
+    for name in EXAMPLES {
         let session = Session::new();
-        let expected = session.finish(&mut command(&session, cards, name, args));
+        let expected = session.finish(&mut session.offload(cards, name));
         assert!(expected.status.success(), "{name}: {expected:?}");
         let survived = survive_rounds(
             &session,
-            command(&session, cards, name, args),
+            session.offload(cards, name),
             rounds,
             1500,
             &mut random,

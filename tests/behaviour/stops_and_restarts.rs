@@ -1,7 +1,7 @@
 //! One snapshot may be restarted any number of times and in every way that the command line offers.
 
 use rustix::process::Signal;
-use snapify_tests::{Language, Random, Session, User, compile, example, poll_until};
+use snapify_tests::{Language, Random, Session, User, compile, poll_until, stage};
 use std::time::Duration;
 
 /// A program that waits for SIGTERM, and then does `then`.
@@ -18,11 +18,7 @@ fn waits_for_sigterm(session: &Session, then: &str) -> std::process::Command {
 #[test]
 fn each_point_restarts_any_number_of_times() {
     let session = Session::new();
-    let program = |session: &Session| {
-        let mut command = session.snapify(["run", "--cards", "1", "--"]);
-        command.arg(example("mc")).args(["--devices", "1"]);
-        command
-    };
+    let program = |session: &Session| session.offload(1, "mc");
     let expected = session.finish(&mut program(&session));
     let mut run = session.start(&mut program(&session));
     run.wait_for("batch ");
@@ -41,11 +37,7 @@ fn each_point_restarts_any_number_of_times() {
 #[test]
 fn what_was_on_two_cards_restarts_with_cards_exchanged() {
     let session = Session::new();
-    let program = |session: &Session| {
-        let mut command = session.snapify(["run", "--cards", "2", "--"]);
-        command.arg(example("md")).args(["--devices", "2"]);
-        command
-    };
+    let program = |session: &Session| session.offload(2, "md");
     let expected = session.finish(&mut program(&session));
     let mut run = session.start(&mut program(&session));
     run.wait_for("step ");
@@ -66,11 +58,13 @@ fn detached_with_a_pid_file() {
     running.wait_for("ready");
     session.succeed(["checkpoint", &running.pid().to_string(), "snap", "--stop"]);
     assert_eq!(running.finish().killed_by(), Some(9));
-    let detached = session.finish(
-        session
-            .snapify(["restart", "snap", "--detach", "--pid-file", "pid"])
-            .stdin(std::process::Stdio::null()),
-    );
+    // What goes on in the background keeps the output that it was given; ours would never end.
+    let mut restart = session.command("sh");
+    restart
+        .arg("-c")
+        .arg(r#""$0" restart snap --detach --pid-file pid > log 2>&1"#)
+        .arg(stage().join("bin/snapify"));
+    let detached = session.finish(&mut restart);
     assert!(detached.status.success(), "{detached:?}");
     let pid: i32 = std::fs::read_to_string(session.path("pid"))
         .expect("the pid file is there when the command returns")
@@ -118,11 +112,7 @@ fn restart_exits_as_the_program_does_and_passes_signals_on() {
 fn a_checkpoint_may_come_while_processes_are_being_created() {
     let mut random = Random::new();
     let session = Session::new();
-    let program = |session: &Session| {
-        let mut command = session.snapify(["run", "--cards", "2", "--"]);
-        command.arg(example("kmeans")).args(["--devices", "2"]);
-        command
-    };
+    let program = |session: &Session| session.offload(2, "kmeans");
     let expected = session.finish(&mut program(&session));
     for round in 0..4 {
         let snapshots = format!("snap{round}");
@@ -141,11 +131,7 @@ fn a_checkpoint_may_come_while_processes_are_being_created() {
 #[test]
 fn as_whoever_runs_the_tests() {
     let session = Session::of(User::Myself);
-    let program = |session: &Session| {
-        let mut command = session.snapify(["run", "--cards", "2", "--"]);
-        command.arg(example("search")).args(["--devices", "2"]);
-        command
-    };
+    let program = |session: &Session| session.offload(2, "search");
     let expected = session.finish(&mut program(&session));
     let mut run = session.start(&mut program(&session));
     run.wait_for("batch ");

@@ -24,7 +24,7 @@ int main(void) {
     int refused = 0;
     #pragma omp target map(from : refused)
     {
-        char *private = malloc(200 * MIB);
+        char *volatile private = malloc(200 * MIB); /* volatile: or the compiler knows better */
         refused = private == NULL;
         free(private);
     }

@@ -94,6 +94,26 @@ impl Session {
         command
     }
 
+    /// `snapify run` of one of the examples on so many cards, of a size that a test can afford: some seconds.
+    #[must_use]
+    pub fn offload(&self, cards: u32, name: &str) -> Command {
+        let size: &[&str] = match name {
+            "md" => &["--steps", "160"],
+            "mc" => &["--particles", "67108864"],
+            "sgemm" => &["--rows", "2048", "--columns", "2048", "--inner", "2048"],
+            "search" => &["--vectors", "196608"],
+            "kmeans" => &["--points", "786432"],
+            _ => &[],
+        };
+        let cards = cards.to_string();
+        let mut command = self.snapify(["run", "--cards", &cards, "--"]);
+        command
+            .arg(crate::example(name))
+            .args(size)
+            .args(["--devices", &cards]);
+        command
+    }
+
     /// Runs `snapify` to its end.
     pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Finished {
         self.finish(&mut self.snapify(args))
@@ -118,6 +138,7 @@ impl Session {
             .tempfile_in(self.dir.path())
             .expect("make a file for standard error");
         let (file, stderr) = stderr.keep().expect("keep the file for standard error");
+        self.user.give(&stderr);
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(file)

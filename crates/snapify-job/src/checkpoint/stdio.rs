@@ -59,7 +59,7 @@ fn same_description(process: i32, fd: i32, other: i32, other_fd: i32) -> bool {
         .is_ok_and(|order| order == std::cmp::Ordering::Equal)
 }
 
-/// The file behind one of our descriptors, if it is a regular one that still has its name.
+/// The file behind one of our descriptors, if it is a regular one that a restart can open again.
 fn regular(number: i32, fd: BorrowedFd<'_>) -> Option<OutputFile> {
     let found = fstat(fd).ok()?;
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
@@ -70,6 +70,9 @@ fn regular(number: i32, fd: BorrowedFd<'_>) -> Option<OutputFile> {
     if (there.st_dev, there.st_ino) != (found.st_dev, found.st_ino) {
         return None;
     }
+    // One that was opened by somebody who may (root, say, before he became this user) cannot be opened again: the restart's
+    // own output takes its place.
+    rustix::fs::access(&path, rustix::fs::Access::WRITE_OK).ok()?;
     let flags = rustix::fs::fcntl_getfl(fd).ok()?;
     let position = rustix::fs::tell(fd).ok()?;
     Some(OutputFile {
