@@ -149,7 +149,7 @@ static void make_query(float *query, long number, long count)
 
 int main(int argc, char **argv)
 {
-    long count = 512l << 10, batches = 32, batch = 64, most = 10;
+    long count = 256l << 10, batches = 64, batch = 64, most = 10;
     const struct setting settings[] = {
         {"vectors", &count, 1, "vectors in the collection, of 512 bytes each"},
         {"batches", &batches, 1, "batches of queries"},

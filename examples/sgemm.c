@@ -65,7 +65,7 @@ static float element(const float *a, const float *b, long row, long column, long
 
 int main(int argc, char **argv)
 {
-    long m = 3072, n = 3072, k = 3072, rounds = 6;
+    long m = 3072, n = 3072, k = 3072, rounds = 8;
     const struct setting settings[] = {
         {"rows", &m, 1, "rows of A and C"},
         {"columns", &n, 1, "columns of B and C"},
