@@ -138,13 +138,22 @@ pub enum ProcError {
     BadImage(String),
     /// Pages could not be written or read.
     #[error(transparent)]
-    Store(#[from] snapify_store::StoreError),
+    Store(snapify_store::StoreError),
     /// Restoring or launching failed within the new namespaces; the text is the error there.
     #[error("{0}")]
     Init(String),
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
+}
+
+impl From<snapify_store::StoreError> for ProcError {
+    fn from(error: snapify_store::StoreError) -> Self {
+        match error {
+            snapify_store::StoreError::Cancelled { .. } => Self::Cancelled,
+            other => Self::Store(other),
+        }
+    }
 }
 
 impl ProcError {

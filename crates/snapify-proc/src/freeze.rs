@@ -106,7 +106,7 @@ impl Frozen {
                     Err(_) if self.thread_is_gone(tid) => {}
                     Err(e) => {
                         self.collect(running);
-                        return Err(e);
+                        return Err(self.attach_error(e));
                     }
                 }
             }
@@ -128,6 +128,31 @@ impl Frozen {
                 pid: self.pid,
                 during: "stopping its threads",
             }),
+        }
+    }
+
+    /// Says in words why a process may not be attached to.
+    fn attach_error(&self, error: ProcError) -> ProcError {
+        if error.errno() != Some(libc::EPERM) {
+            return error;
+        }
+        let yama =
+            std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+        let why = "the kernel does not allow to trace it: it belongs to another user, has privileges that you lack, or has \
+                   forbidden it (PR_SET_DUMPABLE)";
+        let obstacle = Obstacle::new(format!("process {}", self.pid), why);
+        let obstacle = match yama.trim() {
+            "1" => obstacle.with_hint(
+                "kernel.yama.ptrace_scope is 1: only the parent of a program may trace it",
+            ),
+            "2" | "3" => {
+                obstacle.with_hint("kernel.yama.ptrace_scope forbids tracing on this system")
+            }
+            _ => obstacle,
+        };
+        ProcError::Unsupported {
+            pid: self.pid,
+            obstacles: vec![obstacle],
         }
     }
 
@@ -221,6 +246,30 @@ impl Frozen {
     /// [`ProcError::Unsupported`] with everything that stands in the way; [`ProcError::Died`] if it is killed
     /// meanwhile. Otherwise it stays frozen.
     pub fn describe(&mut self, externals: &[External]) -> Result<ProcessImage, ProcError> {
+        let result = self.describe_living(externals);
+        self.tell_death(result, "its description")
+    }
+
+    /// A process that is killed makes any call on it fail, in many ways: they all mean this.
+    fn tell_death<T>(
+        &self,
+        result: Result<T, ProcError>,
+        during: &'static str,
+    ) -> Result<T, ProcError> {
+        result.map_err(|error| {
+            let dead = self.proc.status().map_or(true, |status| status.is_dead());
+            if dead && !matches!(error, ProcError::Cancelled) {
+                ProcError::Died {
+                    pid: self.pid,
+                    during,
+                }
+            } else {
+                error
+            }
+        })
+    }
+
+    fn describe_living(&mut self, externals: &[External]) -> Result<ProcessImage, ProcError> {
         let proc = ProcDir::open(self.pid)?;
         let maps = proc.smaps()?;
         let status = proc.status()?;
@@ -361,15 +410,9 @@ impl Frozen {
             .described
             .as_ref()
             .expect("describe() comes before save_pages()");
-        memory::save(
-            self.pid,
-            &self.proc,
-            &described.ranges,
-            &described.objects,
-            out,
-            name,
-            progress,
-        )
+        let Described { ranges, objects } = described;
+        let result = memory::save(self.pid, &self.proc, ranges, objects, out, name, progress);
+        self.tell_death(result, "the saving of its pages")
     }
 
     /// Lets the process go on, as dropping does, but tells of errors.

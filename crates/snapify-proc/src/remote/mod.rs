@@ -10,10 +10,15 @@
 //! - all signals are masked meanwhile; SIGSTOP cannot be, so it is held back and sent again at the end;
 //! - a stop that had been asked for, or a group-stop, may come before the step: the step is repeated.
 
+mod pin;
+mod seat;
+
 use crate::abi::Pod;
 use crate::error::ProcError;
 use crate::ids::{Pid, RemoteAddr, Tid};
 use crate::ptrace::{Step, Stopped, signal_number};
+use pin::Pin;
+use seat::{Origin, Seat};
 use snapify_sys::process;
 use snapify_sys::ptrace::{RawSiginfo, Registers};
 use std::collections::HashMap;
@@ -47,29 +52,6 @@ pub(crate) const SCRATCH_BYTES: u64 = 256 * 1024;
 /// A thread that is no longer worked with, and the signal that it is still to be given when it is let go.
 pub(crate) type Released = (Stopped, Option<RawSiginfo>);
 
-/// What is put back when a tracee is no longer worked with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Origin {
-    /// A running program: registers, masks, affinities and memory must be as they were.
-    Frozen,
-    /// A process that is being built: its registers are set at the end anyway.
-    Built,
-}
-
-#[derive(Debug)]
-struct Seat {
-    thread: Stopped,
-    /// Registers that a remote call starts from, and that are put back.
-    base: Registers,
-    /// Signal mask to put back.
-    mask: Option<u64>,
-    /// A signal that the thread was about to take and that has left its queue.
-    signal: Option<RawSiginfo>,
-    /// Affinity to put back, if it was changed.
-    affinity: Option<Vec<u64>>,
-    prepared: bool,
-}
-
 /// A process whose threads are all stopped and in which system calls can be made.
 ///
 /// Used at capture on a running program (everything is put back when this is dropped) and at restore
@@ -86,12 +68,6 @@ pub struct Tracee<'a> {
     stop_held_back: bool,
     calls: u64,
     _frozen: PhantomData<&'a mut ()>,
-}
-
-#[derive(Debug)]
-struct Pin {
-    mask: Vec<u64>,
-    ours: Vec<u64>,
 }
 
 impl<'a> Tracee<'a> {
@@ -525,76 +501,5 @@ impl<'a> Tracee<'a> {
 impl Drop for Tracee<'_> {
     fn drop(&mut self) {
         self.put_back();
-    }
-}
-
-impl Seat {
-    /// Masks all signals and pins the thread to our CPU.
-    fn prepare(&mut self, cpu: Option<&Pin>, origin: Origin) -> Result<(), ProcError> {
-        let tid = self.thread.tid();
-        if origin == Origin::Frozen {
-            self.mask = Some(self.thread.signal_mask()?);
-        }
-        self.prepared = true;
-        self.thread.set_signal_mask(ALL_SIGNALS)?;
-        if let Some(cpu) = cpu {
-            let before =
-                process::affinity(tid.0).map_err(ProcError::ptrace("read affinity", tid))?;
-            // Refused where a cpuset leaves out our CPU: calls are slower then, no more.
-            // A thread that is being built gets the affinity of its image in the end.
-            if process::set_affinity(tid.0, &cpu.mask).is_ok() && origin == Origin::Frozen {
-                self.affinity = Some(before);
-            }
-        }
-        Ok(())
-    }
-
-    fn put_back(&mut self, origin: Origin) -> Result<(), ProcError> {
-        self.prepared = false;
-        if let Some(mask) = self.affinity.take() {
-            let _ = process::set_affinity(self.thread.tid().0, &mask);
-        }
-        if origin == Origin::Frozen {
-            self.thread.set_registers(&self.base)?;
-            // Still with all signals masked: a stop is to come next, and nothing else. A thread that has a signal to take must
-            // stay in a stop in which it can be given one.
-            if self.signal.is_none() {
-                self.thread.come_to_rest()?;
-            }
-            if let Some(mask) = self.mask.take() {
-                self.thread.set_signal_mask(mask)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Pin {
-    /// Pins this thread to a CPU that `leader` may use too; `None` if there is none.
-    fn choose(leader: Tid) -> Option<Self> {
-        let ours = process::affinity(0).ok()?;
-        let theirs = process::affinity(leader.0).ok()?;
-        let common: Vec<u64> = ours.iter().zip(&theirs).map(|(a, b)| a & b).collect();
-        let allowed = |cpu: usize| {
-            common
-                .get(cpu / 64)
-                .is_some_and(|word| word >> (cpu % 64) & 1 == 1)
-        };
-        let here = process::current_cpu();
-        let cpu = if allowed(here) {
-            here
-        } else {
-            (0..common.len() * 64).find(|&cpu| allowed(cpu))?
-        };
-        let mut mask = vec![0; common.len()];
-        mask[cpu / 64] = 1 << (cpu % 64);
-        process::set_affinity(0, &mask).ok()?;
-        Some(Self { mask, ours })
-    }
-}
-
-impl Drop for Pin {
-    fn drop(&mut self) {
-        let _ = process::set_affinity(0, &self.ours);
     }
 }
