@@ -38,7 +38,7 @@ impl WaitStatus {
 /// that nothing has happened yet. Interruptions by signals are hidden.
 pub fn wait(tid: i32, block: bool) -> io::Result<Option<(i32, WaitStatus)>> {
     let mut status = 0;
-    let options = libc::__WALL | if block { 0 } else { libc::WNOHANG };
+    let options = libc::__WALL | if block && tid <= 0 { 0 } else { libc::WNOHANG };
     loop {
         // SAFETY: `status` is a live integer.
         let result = unsafe { libc::waitpid(tid, &raw mut status, options) };
@@ -46,13 +46,56 @@ pub fn wait(tid: i32, block: bool) -> io::Result<Option<(i32, WaitStatus)>> {
             return Ok(Some((result, WaitStatus(status))));
         }
         if result == 0 {
-            return Ok(None);
+            if !block {
+                return Ok(None);
+            }
+            wait_for_any(tid)?;
+            continue;
         }
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
         }
     }
+}
+
+/// Blocks until `tid`, or another child or tracee of this thread, has something to tell.
+///
+/// Waiting for `tid` alone could last for ever: the end of a thread-group leader is reported only once all its other
+/// threads have been reaped (`delay_group_leader` in the kernel's exit.c), and those that we trace are ours to reap. Such
+/// a thread is reaped here; a later wait for it fails with `ECHILD`.
+fn wait_for_any(tid: i32) -> io::Result<()> {
+    const WNOTHREAD: i32 = 0x2000_0000;
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    let options = libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | libc::__WALL | WNOTHREAD;
+    // SAFETY: the kernel writes one `siginfo_t`, which is live.
+    let result = unsafe { libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), options) };
+    if result < 0 {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::Interrupted {
+            Ok(())
+        } else {
+            Err(error)
+        };
+    }
+    // SAFETY: all bytes are initialized, and zero is a valid value of every field; a successful wait fills these in.
+    let (other, code) = unsafe {
+        let info = info.assume_init();
+        (info.si_pid(), info.si_code)
+    };
+    if other == tid {
+        return Ok(());
+    }
+    let has_ended = matches!(code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED);
+    if has_ended && std::path::Path::new(&format!("/proc/{tid}/task/{other}")).exists() {
+        let mut status = 0;
+        // SAFETY: `status` is a live integer.
+        unsafe { libc::waitpid(other, &raw mut status, libc::__WALL | libc::WNOHANG) };
+    } else {
+        // Somebody else's business, which stays to be told: it must not keep us busy.
+        std::thread::sleep(std::time::Duration::from_micros(200));
+    }
+    Ok(())
 }
 
 /// get_robust_list(2): address and length of a thread's list of robust futexes.
