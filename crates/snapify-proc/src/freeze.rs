@@ -14,7 +14,7 @@ use crate::threads::{self, rseq};
 use crate::{check, context, files, signals, timers};
 use snapify_store::{PageFileSummary, Progress};
 use snapify_sys::process;
-use snapify_sys::ptrace::{RawSiginfo, Registers, RseqConfiguration};
+use snapify_sys::ptrace::{Registers, RseqConfiguration};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -36,8 +36,6 @@ pub(crate) struct FrozenThread {
     pub(crate) registers: Registers,
     pub(crate) mask: u64,
     pub(crate) rseq: Option<RseqConfiguration>,
-    /// The signal that was about to be delivered.
-    pub(crate) signal: Option<RawSiginfo>,
 }
 
 /// A process all of whose threads are stopped. Dropping it lets them go on, unharmed.
@@ -169,10 +167,6 @@ impl Frozen {
             match thread.wait_stopped(limit) {
                 Ok(Some((stopped, stop))) => {
                     self.group_stopped |= stop == Stop::Group;
-                    let signal = match stop {
-                        Stop::Signal(_) => stopped.siginfo().ok(),
-                        Stop::Requested | Stop::Group => None,
-                    };
                     self.threads.push(FrozenThread {
                         tid,
                         inner: tid,
@@ -180,7 +174,6 @@ impl Frozen {
                         registers: Registers::default(),
                         mask: 0,
                         rseq: None,
-                        signal,
                     });
                 }
                 Ok(None) => {}
@@ -224,7 +217,16 @@ impl Frozen {
             };
             thread.registers = threads::capture::undisturbed(self.pid, registers);
             thread.mask = stopped.signal_mask()?;
-            thread.inner = self.proc.thread_status(thread.tid)?.inner_tid();
+            let status = self.proc.thread_status(thread.tid)?;
+            thread.inner = status.inner_tid();
+            // What a step does to it could not be undone, see Stopped::step.
+            const TRAP: u64 = 1 << (libc::SIGTRAP - 1);
+            if (status.ignored | status.pending | status.shared_pending) & TRAP != 0 {
+                bad.push(Obstacle::new(
+                    format!("thread {}", thread.tid),
+                    "it ignores SIGTRAP, or blocks one that is pending",
+                ));
+            }
         }
         if bad.is_empty() {
             Ok(())
@@ -364,12 +366,7 @@ impl Frozen {
                 (stopped, thread.registers)
             })
             .collect();
-        let signals = self
-            .threads
-            .iter()
-            .filter_map(|t| Some((t.tid, t.signal?)))
-            .collect();
-        let (back, result) = match Tracee::of_frozen(self.pid, lent, signals, instruction) {
+        let (back, result) = match Tracee::of_frozen(self.pid, lent, instruction) {
             Ok(mut tracee) => {
                 let result = work(&mut tracee, &self.threads);
                 tracing::debug!(pid = self.pid.0, calls = tracee.calls(), "described");
@@ -383,10 +380,9 @@ impl Frozen {
             .enumerate()
             .map(|(n, t)| (t.tid, n))
             .collect();
-        for (stopped, signal) in back {
+        for stopped in back {
             if let Some(&n) = place.get(&stopped.tid()) {
                 self.threads[n].stopped = Some(stopped);
-                self.threads[n].signal = signal;
             }
         }
         result
@@ -452,7 +448,7 @@ impl Frozen {
         let mut result = Ok(());
         for thread in self.threads.drain(..) {
             let stopped = thread.stopped.unwrap_or_else(|| Stopped::known(thread.tid));
-            if let Err((_, e)) = stopped.detach(thread.signal.as_ref()) {
+            if let Err((_, e)) = stopped.detach() {
                 result = Err(e);
             }
         }

@@ -15,15 +15,13 @@ pub struct Running {
     tid: Tid,
 }
 
-/// Why a thread is in its first stop.
+/// Why a thread has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// Stopped by our request.
     Requested,
     /// Group-stopped: job control has stopped the process, and a later detach keeps it stopped.
     Group,
-    /// About to take this signal; the signal has left its queue and must be handed back at the end.
-    Signal(i32),
 }
 
 /// A thread in a ptrace-stop.
@@ -67,7 +65,11 @@ impl Running {
         self.tid
     }
 
-    /// Waits until the thread stops; `None` if it ended instead.
+    /// Waits until the thread stops as it was asked to; `None` if it ended instead.
+    ///
+    /// If it is about to take a signal, it is let do so: it then stops before the first instruction of the handler, with its
+    /// registers as the kernel has set them up. The kernel would otherwise have to be given the signal when the thread is
+    /// let go, which it takes only in the very stop in which it reported it.
     ///
     /// # Errors
     /// [`ProcError::NotStopping`] after `limit`: a thread that waits uninterruptibly in the kernel
@@ -76,31 +78,35 @@ impl Running {
         self,
         limit: Duration,
     ) -> Result<Option<(Stopped, Stop)>, (Self, ProcError)> {
-        let status = match wait_within(self.tid, limit) {
-            Ok(Some(status)) => status,
-            Ok(None) => {
-                let error = ProcError::NotStopping {
-                    tid: self.tid,
-                    seconds: limit.as_secs(),
-                    state: state_letter(self.tid).unwrap_or('?'),
-                };
-                return Err((self, error));
-            }
-            Err(e) if e.raw_os_error() == Some(libc::ECHILD) => return Ok(None),
-            Err(source) => {
-                let tid = self.tid;
-                return Err((self, ProcError::ptrace("wait", tid)(source)));
-            }
-        };
-        let Some(signal) = status.stop_signal() else {
-            return Ok(None);
-        };
-        let stop = match (status.event(), signal) {
-            (0, signal) => Stop::Signal(signal),
-            (_, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) => Stop::Group,
-            _ => Stop::Requested,
-        };
-        Ok(Some((Stopped { tid: self.tid }, stop)))
+        let tid = self.tid;
+        loop {
+            let status = match wait_within(tid, limit) {
+                Ok(Some(status)) => status,
+                Ok(None) => {
+                    let error = ProcError::NotStopping {
+                        tid,
+                        seconds: limit.as_secs(),
+                        state: state_letter(tid).unwrap_or('?'),
+                    };
+                    return Err((self, error));
+                }
+                Err(e) if e.raw_os_error() == Some(libc::ECHILD) => return Ok(None),
+                Err(e) => return Err((self, ProcError::ptrace("wait", tid)(e))),
+            };
+            let stop = match (status.stop_signal(), status.event()) {
+                (None, _) => return Ok(None),
+                (Some(signal), 0) => match sys::resume(tid.0, signal) {
+                    Ok(()) => continue,
+                    Err(e) if e.raw_os_error() == Some(libc::ESRCH) => continue,
+                    Err(e) => return Err((self, ProcError::ptrace("resume", tid)(e))),
+                },
+                (Some(libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU), _) => {
+                    Stop::Group
+                }
+                (Some(_), _) => Stop::Requested,
+            };
+            return Ok(Some((Stopped { tid }, stop)));
+        }
     }
 }
 
@@ -162,6 +168,14 @@ impl Stopped {
         sys::registers(self.tid.0).map_err(ProcError::ptrace("read registers", self.tid))
     }
 
+    /// The register that holds the result of a system call.
+    ///
+    /// # Errors
+    /// `ESRCH` if the thread was killed.
+    pub fn result_register(&self) -> Result<u64, ProcError> {
+        sys::result_register(self.tid.0).map_err(ProcError::ptrace("read a register", self.tid))
+    }
+
     /// Sets the general-purpose registers.
     ///
     /// # Errors
@@ -213,14 +227,6 @@ impl Stopped {
             .map_err(ProcError::ptrace("set signal mask", self.tid))
     }
 
-    /// The signal that caused the current stop.
-    ///
-    /// # Errors
-    /// `EINVAL` in a stop without a signal.
-    pub fn siginfo(&self) -> Result<RawSiginfo, ProcError> {
-        sys::siginfo(self.tid.0).map_err(ProcError::ptrace("read siginfo", self.tid))
-    }
-
     /// The signals queued for this thread, or for its whole process.
     ///
     /// # Errors
@@ -243,7 +249,10 @@ impl Stopped {
         }
     }
 
-    /// Executes one instruction. A wait for the stop blocks: with all signals masked, a step always ends.
+    /// Executes one instruction, with all signals masked but SIGTRAP.
+    ///
+    /// That one must not be: the kernel reports the end of a step by forcing a SIGTRAP on the thread, and if it is blocked or
+    /// ignored, unblocks it and sets its disposition back to the default.
     ///
     /// # Errors
     /// [`ProcError::Died`] if the thread was killed.
@@ -281,7 +290,7 @@ impl Stopped {
         // The request is pending when the thread is resumed, so that it stops again before it returns to user mode.
         sys::interrupt(self.tid.0).map_err(ProcError::ptrace("interrupt", self.tid))?;
         loop {
-            sys::resume(self.tid.0).map_err(ProcError::ptrace("resume", self.tid))?;
+            sys::resume(self.tid.0, 0).map_err(ProcError::ptrace("resume", self.tid))?;
             let status = match wait(self.tid.0, true) {
                 Ok(Some((_, status))) => status,
                 Ok(None) => continue,
@@ -301,18 +310,12 @@ impl Stopped {
         }
     }
 
-    /// Lets the thread go. `signal` is delivered to it with what it carries; the kernel takes it only
-    /// in a stop by a signal or a single step, which is where a thread with such a signal is.
-    pub fn detach(self, signal: Option<&RawSiginfo>) -> Result<(), (Self, ProcError)> {
-        let number = signal.map_or(0, signal_number);
-        if let Some(info) = signal {
-            // Without this the kernel replaces the siginfo by one of its own after a single step.
-            if let Err(e) = sys::set_siginfo(self.tid.0, info) {
-                let tid = self.tid;
-                return Err((self, ProcError::ptrace("set siginfo", tid)(e)));
-            }
-        }
-        match sys::detach(self.tid.0, number) {
+    /// Lets the thread go.
+    ///
+    /// # Errors
+    /// `ESRCH` if it was killed.
+    pub fn detach(self) -> Result<(), (Self, ProcError)> {
+        match sys::detach(self.tid.0) {
             Ok(()) => Ok(()),
             Err(e) => {
                 let tid = self.tid;

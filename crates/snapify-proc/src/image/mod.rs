@@ -8,6 +8,7 @@ pub mod siginfo;
 use crate::context::ContextImage;
 use crate::files::FilesImage;
 use crate::memory::MemoryImage;
+use crate::memory::image::MappingKind;
 use crate::signals::SignalImage;
 use crate::threads::ThreadImage;
 use crate::timers::TimersImage;
@@ -110,6 +111,21 @@ impl ProcessImage {
             }
         }
         self.files.validate()?;
+        for mapping in &self.memory.mappings {
+            let known = match &mapping.kind {
+                MappingKind::External { key, .. } => self.externals.iter().any(|e| e.key == *key),
+                MappingKind::Shared { object, .. } => {
+                    self.objects.iter().any(|o| o.space == *object)
+                }
+                _ => true,
+            };
+            if !known {
+                return bad(format!(
+                    "mapping {} is of an object that it lacks",
+                    mapping.start
+                ));
+            }
+        }
         self.memory.validate()
     }
 }

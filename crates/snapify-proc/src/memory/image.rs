@@ -13,6 +13,18 @@ pub const PRIVATE_MEMORY: SpaceId = SpaceId(0);
 /// End of the addresses that a program gets without asking for more (47 bits less a page).
 pub const USER_END: u64 = 0x7fff_ffff_f000;
 
+/// The advice that a mapping can come with (`MADV_*`): what the kernel keeps as a flag.
+const ADVICE: [i32; 8] = [
+    libc::MADV_DONTFORK,
+    libc::MADV_WIPEONFORK,
+    libc::MADV_DONTDUMP,
+    libc::MADV_HUGEPAGE,
+    libc::MADV_NOHUGEPAGE,
+    libc::MADV_MERGEABLE,
+    libc::MADV_SEQUENTIAL,
+    libc::MADV_RANDOM,
+];
+
 /// An address space.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemoryImage {
@@ -210,18 +222,12 @@ impl MemoryImage {
         let mut last = 0;
         for mapping in &self.mappings {
             let (start, end) = (mapping.start.0, mapping.end.0);
-            let fine = start >= last
+            let place_fine = start >= last
                 && start < end
                 && end <= USER_END
                 && start % PAGE_SIZE == 0
                 && end % PAGE_SIZE == 0;
-            let file_fine = match mapping.kind {
-                MappingKind::PrivateFile { file, .. } | MappingKind::SharedFile { file, .. } => {
-                    file < self.files.len()
-                }
-                _ => true,
-            };
-            if !fine || !file_fine {
+            if !place_fine || !self.is_sound(mapping) {
                 return Err(ProcError::BadImage(format!(
                     "mapping {start:#x}-{end:#x} cannot be"
                 )));
@@ -232,5 +238,103 @@ impl MemoryImage {
             return Err(ProcError::BadImage("it names no executable".into()));
         }
         Ok(())
+    }
+
+    /// Whether a mapping refers to a file that there is, and its flags would do nothing but what they are for.
+    fn is_sound(&self, mapping: &MappingImage) -> bool {
+        let file_fine = match mapping.kind {
+            MappingKind::PrivateFile { file, .. } | MappingKind::SharedFile { file, .. } => {
+                file < self.files.len()
+            }
+            _ => true,
+        };
+        let flags = &mapping.flags;
+        let guards_fine = flags.guards.iter().all(|&(at, bytes)| {
+            mapping.start <= at
+                && at
+                    .0
+                    .checked_add(bytes)
+                    .is_some_and(|end| end <= mapping.end.0)
+        });
+        file_fine && guards_fine && flags.advice.iter().all(|advice| ADVICE.contains(advice))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn image(mappings: Vec<MappingImage>) -> MemoryImage {
+        let exe = PathBuf::from("/proc/self/exe");
+        let stat = rustix::fs::stat(&exe).unwrap();
+        MemoryImage {
+            mappings,
+            files: vec![FileImage {
+                identity: FileIdentity::new(exe.into(), &stat),
+                written: false,
+            }],
+            layout: LayoutImage::default(),
+            auxv: HexBytes::default(),
+            executable: 0,
+            vdso_hash: 0,
+        }
+    }
+
+    fn mapping(start: u64, end: u64) -> MappingImage {
+        MappingImage {
+            start: RemoteAddr(start),
+            end: RemoteAddr(end),
+            prot: 3,
+            kind: MappingKind::Private,
+            flags: MappingFlags::default(),
+            saved: 0,
+        }
+    }
+
+    #[test]
+    fn mappings_that_cannot_be_are_refused() {
+        assert!(
+            image(vec![mapping(0x10000, 0x20000), mapping(0x20000, 0x21000)])
+                .validate()
+                .is_ok()
+        );
+        let bad = [
+            vec![mapping(0x10000, 0x20000), mapping(0x1f000, 0x21000)],
+            vec![mapping(0x10000, 0x10000)],
+            vec![mapping(0x10001, 0x11000)],
+            vec![mapping(0x20000, 0x10000)],
+            vec![mapping(0x10000, u64::MAX - 4095)],
+        ];
+        for mappings in bad {
+            assert!(image(mappings).validate().is_err());
+        }
+        let refused = |change: &dyn Fn(&mut MappingImage)| {
+            let mut mapping = mapping(0x10000, 0x20000);
+            change(&mut mapping);
+            assert!(image(vec![mapping]).validate().is_err());
+        };
+        refused(&|m| m.kind = MappingKind::PrivateFile { file: 1, offset: 0 });
+        // Such advice would poison memory, or drop it.
+        refused(&|m| m.flags.advice = vec![libc::MADV_HWPOISON]);
+        refused(&|m| m.flags.advice = vec![libc::MADV_DONTNEED]);
+        refused(&|m| m.flags.guards = vec![(RemoteAddr(0x1f000), 0x2000)]);
+        refused(&|m| m.flags.guards = vec![(RemoteAddr(0x1f000), u64::MAX)]);
+    }
+
+    #[test]
+    fn images_come_back_from_json() {
+        let mut before = mapping(0x10000, 0x20000);
+        before.kind = MappingKind::External {
+            key: "store".into(),
+            offset: 4096,
+            shared: true,
+        };
+        before.flags.advice = vec![libc::MADV_DONTFORK];
+        let text = serde_json::to_string(&image(vec![before.clone(), mapping(0x20000, 0x21000)]));
+        let after: MemoryImage = serde_json::from_str(&text.unwrap()).unwrap();
+        assert_eq!(after.mappings[0].kind, before.kind);
+        assert_eq!(after.mappings[0].flags, before.flags);
+        assert_eq!(after.mappings[1].flags, MappingFlags::default());
     }
 }

@@ -7,7 +7,8 @@
 //! Kernel corner cases that are handled here:
 //! - `orig_rax` is -1 during a remote call, or the kernel would take the registers for those of an interrupted
 //!   call and "restart" it;
-//! - all signals are masked meanwhile; SIGSTOP cannot be, so it is held back and sent again at the end;
+//! - signals are masked meanwhile, but for SIGTRAP (see [`Stopped::step`]); SIGSTOP cannot be masked, so it is held back and sent
+//!   again at the end;
 //! - a stop that had been asked for, or a group-stop, may come before the step: the step is repeated.
 
 mod pin;
@@ -30,8 +31,8 @@ use std::path::Path;
 /// The two bytes of the `syscall` instruction.
 pub(crate) const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// All signals that can be blocked.
-pub(crate) const ALL_SIGNALS: u64 = u64::MAX;
+/// The signals that are blocked during remote calls: all but SIGTRAP, see [`Stopped::step`].
+pub(crate) const MASK: u64 = !(1 << (libc::SIGTRAP - 1));
 
 const TRAP_FLAG: u64 = 0x100;
 
@@ -48,9 +49,6 @@ pub struct Scratch {
 
 /// Bytes of scratch memory in every tracee.
 pub(crate) const SCRATCH_BYTES: u64 = 256 * 1024;
-
-/// A thread that is no longer worked with, and the signal that it is still to be given when it is let go.
-pub(crate) type Released = (Stopped, Option<RawSiginfo>);
 
 /// A process whose threads are all stopped and in which system calls can be made.
 ///
@@ -72,22 +70,16 @@ pub struct Tracee<'a> {
 
 impl<'a> Tracee<'a> {
     /// Prepares remote calls in a frozen program. `threads` are its stopped threads, the leader first, with the registers that
-    /// each is to have in the end; `signals` are those that threads were about to take, and are queued again in the end.
+    /// each is to have in the end.
     ///
     /// # Errors
     /// If no `syscall` instruction is found at `instruction`, or scratch memory cannot be mapped.
     pub(crate) fn of_frozen(
         pid: Pid,
         threads: Vec<(Stopped, Registers)>,
-        signals: Vec<(Tid, RawSiginfo)>,
         instruction: RemoteAddr,
-    ) -> Result<Self, (Vec<Released>, ProcError)> {
+    ) -> Result<Self, (Vec<Stopped>, ProcError)> {
         let mut tracee = Self::new(pid, threads, instruction, Origin::Frozen);
-        for (tid, info) in signals {
-            if let Some(seat) = tracee.seats.get_mut(&tid) {
-                seat.signal = Some(info);
-            }
-        }
         let map = [
             0,
             SCRATCH_BYTES,
@@ -149,7 +141,6 @@ impl<'a> Tracee<'a> {
             thread,
             base,
             mask: None,
-            signal: None,
             affinity: None,
             prepared: false,
         };
@@ -229,49 +220,56 @@ impl<'a> Tracee<'a> {
         nr: i64,
         args: [u64; 6],
     ) -> Result<u64, ProcError> {
-        self.syscall_watching(tid, name, nr, args)
-            .map(|(value, _)| value)
-    }
-
-    /// As [`Self::syscall_in`], and tells whether a ptrace event came meanwhile.
-    pub(crate) fn syscall_watching(
-        &mut self,
-        tid: Tid,
-        name: &'static str,
-        nr: i64,
-        args: [u64; 6],
-    ) -> Result<(u64, bool), ProcError> {
         let instruction = self.instruction;
-        let registers = Registers {
+        let [rdi, rsi, rdx, r10, r8, r9] = args;
+        let wanted = Registers {
             rip: instruction.0,
             rax: nr as u64,
-            rdi: args[0],
-            rsi: args[1],
-            rdx: args[2],
-            r10: args[3],
-            r8: args[4],
-            r9: args[5],
+            rdi,
+            rsi,
+            rdx,
+            r10,
+            r8,
+            r9,
             ..Registers::default()
         };
-        let (end, event) = self.step_from(tid, registers)?;
-        let value = end.rax as i64;
-        if (-4095..0).contains(&value) {
+        let value = self.execute(tid, wanted, |thread| {
+            // The result is seldom the call's own number: only then is it worth asking for more.
+            let value = thread.result_register()?;
+            let done = value != nr as u64 || thread.registers()?.rip != instruction.0;
+            Ok(done.then_some(value))
+        })?;
+        let signed = value as i64;
+        if (-4095..0).contains(&signed) {
             return Err(ProcError::RemoteSyscall {
                 name,
                 pid: self.pid,
-                source: io::Error::from_raw_os_error(-value as i32),
+                source: io::Error::from_raw_os_error(-signed as i32),
             });
         }
-        Ok((value as u64, event))
+        Ok(value)
     }
 
-    /// Executes one instruction in thread `tid` with the given rip and argument registers (all others as in the thread's own
-    /// registers); returns the registers afterwards, and whether a ptrace event came meanwhile.
+    /// Executes the instruction at `wanted.rip` in thread `tid`; returns where the thread goes on.
     pub(crate) fn step_from(
         &mut self,
         tid: Tid,
         wanted: Registers,
-    ) -> Result<(Registers, bool), ProcError> {
+    ) -> Result<RemoteAddr, ProcError> {
+        self.execute(tid, wanted, |thread| {
+            let rip = thread.registers()?.rip;
+            Ok((rip != wanted.rip).then_some(RemoteAddr(rip)))
+        })
+    }
+
+    /// Executes one instruction in thread `tid` with the given rip, rax and argument registers, all others as in the thread's own
+    /// registers. `done` looks whether that has happened: a stop that had been asked for, or a trap that was not ours, may come first.
+    fn execute<T>(
+        &mut self,
+        tid: Tid,
+        wanted: Registers,
+        done: impl Fn(&Stopped) -> Result<Option<T>, ProcError>,
+    ) -> Result<T, ProcError> {
         let pid = self.pid;
         let origin = self.origin;
         self.calls += 1;
@@ -302,18 +300,15 @@ impl<'a> Tracee<'a> {
             other => other,
         };
         seat.thread.set_registers(&registers)?;
-        let mut event = false;
         loop {
             match seat.thread.step().map_err(died)? {
                 Step::Done => {
-                    let end = seat.thread.registers()?;
-                    if end.rip != registers.rip {
-                        return Ok((end, event));
+                    if let Some(result) = done(&seat.thread)? {
+                        return Ok(result);
                     }
-                    // A trap that was not ours; the instruction is still to come.
                 }
                 Step::HeldBack(_) => self.stop_held_back = true,
-                Step::Event(_) => event = true,
+                Step::Event(_) => {}
             }
         }
     }
@@ -420,64 +415,27 @@ impl<'a> Tracee<'a> {
         }
     }
 
-    /// Ends the work with the tracee and hands the threads back, in no particular order, with the signal that each is still to be
-    /// given when it is let go.
-    pub(crate) fn release(mut self) -> Vec<Released> {
+    /// Ends the work with the tracee and hands the threads back, in no particular order.
+    pub(crate) fn release(mut self) -> Vec<Stopped> {
         self.put_back();
         std::mem::take(&mut self.seats)
             .into_values()
-            .map(|seat| (seat.thread, seat.signal))
+            .map(|seat| seat.thread)
             .collect()
     }
 
-    /// Has threads queue again the signal that each was about to take: a thread that has been in another stop meanwhile cannot be
-    /// given it any more when it is let go.
-    fn give_signals_back(&mut self) {
-        // Without scratch memory they are given when the thread is let go; so are those of threads that were never moved.
-        let can_be = |seat: &Seat| seat.prepared && self.scratch.len > 0;
-        let waiting: Vec<(Tid, RawSiginfo)> = self
-            .seats
-            .iter()
-            .filter_map(|(tid, seat)| Some((*tid, seat.signal.filter(|_| can_be(seat))?)))
-            .collect();
-        for (tid, info) in waiting {
-            match self.queue_signal(tid, &info) {
-                Ok(()) => self
-                    .seats
-                    .get_mut(&tid)
-                    .into_iter()
-                    .for_each(|seat| seat.signal = None),
-                Err(e) => tracing::debug!(
-                    pid = self.pid.0,
-                    tid = tid.0,
-                    "queueing a signal again: {e}"
-                ),
-            }
-        }
-    }
-
-    /// Has a thread send itself a signal, which may then carry anything, even that it came from the kernel.
+    /// Has a thread of a process under construction (whose ids are ours too) send itself a signal, which may then carry anything, even that it came from the kernel.
     pub(crate) fn queue_signal(&mut self, tid: Tid, info: &RawSiginfo) -> Result<(), ProcError> {
         let scratch = self.scratch.addr;
         self.write(scratch, info)?;
         let number = signal_number(info) as u64;
-        let own = |id: i32| id as u64;
-        let (pid, thread) = self.inner_ids(tid)?;
-        let args = [own(pid), own(thread), number, scratch.0, 0, 0];
+        let args = [self.pid.0 as u64, tid.0 as u64, number, scratch.0, 0, 0];
         self.syscall_in(tid, "rt_tgsigqueueinfo", libc::SYS_rt_tgsigqueueinfo, args)?;
         Ok(())
     }
 
-    /// Process and thread id as the thread itself sees them.
-    fn inner_ids(&mut self, tid: Tid) -> Result<(i32, i32), ProcError> {
-        let pid = self.syscall_in(tid, "getpid", libc::SYS_getpid, [0; 6])?;
-        let thread = self.syscall_in(tid, "gettid", libc::SYS_gettid, [0; 6])?;
-        Ok((pid as i32, thread as i32))
-    }
-
     /// Puts back what remote calls changed. Errors are not reported: they mean that the thread was killed.
     fn put_back(&mut self) {
-        self.give_signals_back();
         if self.origin == Origin::Frozen && self.scratch.len > 0 {
             let Scratch { addr, len } = self.scratch;
             self.scratch.len = 0;

@@ -1,11 +1,11 @@
 //! One thread of a tracee, and what is put back in it.
 
-use super::ALL_SIGNALS;
+use super::MASK;
 use super::pin::Pin;
 use crate::error::ProcError;
 use crate::ptrace::Stopped;
 use snapify_sys::process;
-use snapify_sys::ptrace::{RawSiginfo, Registers};
+use snapify_sys::ptrace::Registers;
 
 /// What is put back when a tracee is no longer worked with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +23,6 @@ pub(super) struct Seat {
     pub(super) base: Registers,
     /// Signal mask to put back.
     pub(super) mask: Option<u64>,
-    /// A signal that the thread was about to take and that has left its queue.
-    pub(super) signal: Option<RawSiginfo>,
     /// Affinity to put back, if it was changed.
     pub(super) affinity: Option<Vec<u64>>,
     pub(super) prepared: bool,
@@ -38,7 +36,7 @@ impl Seat {
             self.mask = Some(self.thread.signal_mask()?);
         }
         self.prepared = true;
-        self.thread.set_signal_mask(ALL_SIGNALS)?;
+        self.thread.set_signal_mask(MASK)?;
         if let Some(cpu) = cpu {
             let before =
                 process::affinity(tid.0).map_err(ProcError::ptrace("read affinity", tid))?;
@@ -58,11 +56,8 @@ impl Seat {
         }
         if origin == Origin::Frozen {
             self.thread.set_registers(&self.base)?;
-            // Still with all signals masked: a stop is to come next, and nothing else. A thread that has a signal to take must
-            // stay in a stop in which it can be given one.
-            if self.signal.is_none() {
-                self.thread.come_to_rest()?;
-            }
+            // Still with signals masked: a stop is to come next, and nothing else.
+            self.thread.come_to_rest()?;
             if let Some(mask) = self.mask.take() {
                 self.thread.set_signal_mask(mask)?;
             }

@@ -96,11 +96,7 @@ fn fill(
 }
 
 fn in_order(tracee: Tracee<'_>, image: &ProcessImage) -> Vec<Stopped> {
-    let mut threads: Vec<Stopped> = tracee
-        .release()
-        .into_iter()
-        .map(|(thread, _)| thread)
-        .collect();
+    let mut threads = tracee.release();
     let place: HashMap<i32, usize> = image
         .threads
         .iter()

@@ -71,7 +71,7 @@ pub(super) fn restore_process(inside: Inside, plan: RestorePlan<'_>) {
         let _ = process::kill(pid, libc::SIGSTOP);
     }
     for thread in built.threads {
-        if let Err((_, e)) = thread.detach(None) {
+        if let Err((_, e)) = thread.detach() {
             return fail(&socket, &e);
         }
     }

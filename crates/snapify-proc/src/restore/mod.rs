@@ -25,7 +25,7 @@ pub use process::Restored;
 use crate::error::{Obstacle, ProcError};
 use crate::ids::Pid;
 use crate::image::ProcessImage;
-use crate::{context as process_context, files, memory};
+use crate::{context as process_context, files, memory, threads};
 use snapify_store::{PageFile, Progress};
 use std::os::fd::OwnedFd;
 
@@ -49,6 +49,7 @@ pub struct RestorePlan<'a> {
 #[must_use]
 pub fn preflight(image: &ProcessImage) -> Vec<Obstacle> {
     let mut obstacles = memory::preflight(&image.memory);
+    obstacles.extend(threads::restore::preflight(&image.threads));
     obstacles.extend(files::preflight(&image.files));
     obstacles.extend(process_context::preflight(&image.context));
     obstacles

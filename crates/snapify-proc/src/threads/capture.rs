@@ -56,15 +56,11 @@ pub(crate) fn capture(
     )?;
 
     let stopped = tracee.thread(tid)?;
-    let mut pending: Vec<SiginfoImage> = stopped
+    let pending = stopped
         .pending_signals(false)?
         .iter()
         .map(SiginfoImage::new)
         .collect();
-    // A signal that was being delivered has left its queue; it comes first.
-    if let Some(info) = &frozen.signal {
-        pending.insert(0, SiginfoImage::new(info));
-    }
     let (robust, robust_bytes) =
         process::robust_list(tid.0).map_err(ProcError::ptrace("read robust list", tid))?;
     let scheduling =

@@ -2,7 +2,7 @@
 
 use super::image::ThreadImage;
 use crate::abi::SignalStack;
-use crate::error::ProcError;
+use crate::error::{Obstacle, ProcError};
 use crate::ids::Tid;
 use crate::memory::Trampoline;
 use crate::ptrace::Running;
@@ -17,6 +17,21 @@ const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
 const TILE_DATA: u64 = 18;
 /// Offset in the XSAVE area of the bit mask of features that are not in their initial state.
 const FEATURES_AT: usize = 512;
+
+/// Whether this machine's CPU has the registers of the image. Creates nothing.
+pub(crate) fn preflight(threads: &[ThreadImage]) -> Option<Obstacle> {
+    // Leaf 0xd, subleaf 0: bytes of the state of all features that the kernel has enabled, in the layout that ptrace uses.
+    let here = std::arch::x86_64::__cpuid_count(0xd, 0).ebx as usize;
+    let other = threads
+        .iter()
+        .find(|thread| thread.extended_state.0.len() != here)?;
+    let why = format!(
+        "its extended registers take {} bytes, those of this machine's CPU {here}",
+        other.extended_state.0.len()
+    );
+    let hint = "restart it on the kind of CPU that it was saved on";
+    Some(Obstacle::new(format!("thread {}", other.tid), why).with_hint(hint))
+}
 
 /// Makes all threads but the first, with the ids of the image. They stay stopped from their first instruction on.
 ///
@@ -174,8 +189,7 @@ pub(crate) fn expand_tiles(
             ..Registers::default()
         };
         for _ in 0..2 {
-            let (after, _) = tracee.step_from(tid, registers)?;
-            registers.rip = after.rip;
+            registers.rip = tracee.step_from(tid, registers)?.0;
         }
     }
     Ok(())
@@ -199,14 +213,6 @@ pub(crate) fn settle(
     for thread in threads {
         let tid = Tid(thread.tid);
         let stopped = tracee.thread(tid)?;
-        let here = stopped.extended_state()?.len();
-        let saved = thread.extended_state.0.len();
-        if here != saved {
-            return Err(ProcError::BadImage(format!(
-                "thread {tid} has {saved} bytes of extended registers, this machine's CPU has {here}; restart it on the kind of CPU \
-                 that it was saved on"
-            )));
-        }
         stopped.set_extended_state(&thread.extended_state.0)?;
         stopped.set_registers(&Registers::from(&thread.registers))?;
         stopped.set_signal_mask(thread.signal_mask)?;

@@ -8,6 +8,7 @@ use std::os::unix::fs::{PermissionsExt, chown, fchown};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::time::Instant;
 use tempfile::TempDir;
 
@@ -32,6 +33,18 @@ impl User {
             vec![Self::Ourselves]
         }
     }
+}
+
+/// A copy of the engine where any user can execute it: the checkout may lie in somebody's private directory.
+fn for_anyone(engine: &Path) -> PathBuf {
+    static COPY: OnceLock<TempDir> = OnceLock::new();
+    let folder = COPY.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::copy(engine, folder.path().join("engine")).unwrap();
+        folder
+    });
+    folder.path().join("engine")
 }
 
 /// A folder with a compiled program.
@@ -125,7 +138,7 @@ impl Stage {
             "{} is missing: run all tests of the package",
             engine.display()
         );
-        self.command(engine)
+        self.command(for_anyone(&engine))
     }
 
     /// Starts the program and waits until it is ready.

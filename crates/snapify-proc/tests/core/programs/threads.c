@@ -54,7 +54,9 @@ static int vectors_128(volatile int *go) {
     return !memcmp(out, pattern, 16);
 }
 
-static volatile int released;
+static volatile int released, trapped;
+
+static void on_trap(int signal) { trapped = signal; }
 
 static void *worker(void *argument) {
     int index = (int)(intptr_t)argument;
@@ -113,6 +115,8 @@ int main(void) {
     pthread_t thread[THREADS];
     struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     sigaction(SIGUSR1, &action, 0);
+    struct sigaction trap = {.sa_handler = on_trap};
+    sigaction(SIGTRAP, &trap, 0);
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
     pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
@@ -127,6 +131,10 @@ int main(void) {
     pthread_barrier_wait(&after);
     for (int i = 0; i < THREADS; i++) EQUAL(pthread_join(thread[i], 0), 0);
     EQUAL(pthread_mutex_lock(&robust), EOWNERDEAD);
+    // Debuggers' own signal: what saves and restores by single steps must leave no trace of them.
+    EQUAL(trapped, 0);
+    __asm__ volatile("int3");
+    EQUAL(trapped, SIGTRAP);
     EQUAL(getpid(), pid);
     EQUAL(gettid(), pid);
     // New threads get ids, stacks and restartable sequences as ever.
