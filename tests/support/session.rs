@@ -99,7 +99,7 @@ impl Session {
     pub fn offload(&self, cards: u32, name: &str) -> Command {
         let size: &[&str] = match name {
             "md" => &["--steps", "160"],
-            "mc" => &["--particles", "67108864"],
+            "mc" => &["--particles", "25165824"],
             "sgemm" => &["--rows", "2048", "--columns", "2048", "--inner", "2048"],
             "search" => &["--vectors", "196608"],
             "kmeans" => &["--points", "786432"],

@@ -21,6 +21,7 @@ mod layout;
 mod link;
 mod processes;
 mod protocol;
+mod registration;
 mod restart;
 mod runtime_dir;
 mod signals;

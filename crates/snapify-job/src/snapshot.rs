@@ -38,6 +38,9 @@ pub(crate) struct Job {
     pub processes: Vec<OffloadProcess>,
     /// Standard output and error of the job, where the host process shares them with its offload processes.
     pub stdio: Vec<SharedOutput>,
+    /// The registration of the host process's OpenMP runtime.
+    #[serde(default)]
+    pub registration: Option<crate::registration::Registration>,
 }
 
 /// An offload process of the job.

@@ -162,6 +162,7 @@ pub(crate) fn checkpoint(
                 })
                 .collect(),
             stdio: shared.into_iter().map(|shared| shared.output).collect(),
+            registration: crate::registration::save(application.host, image.pid),
         },
     )?;
     drop(member);

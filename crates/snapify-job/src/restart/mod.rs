@@ -77,6 +77,9 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
     let outputs = outputs::open(&plan.job.stdio)?;
     let restored = restore_offload_processes(&plan, &cards, &outputs)?;
     let (mut program, agent) = restore_host(&plan, &cards, &restored, outputs)?;
+    if let Some(registration) = &plan.job.registration {
+        crate::registration::put_back(registration, plan.image.pid);
+    }
     if let Some(path) = &options.pid_file {
         write_pid_file(path, program.pid().0)?;
     }

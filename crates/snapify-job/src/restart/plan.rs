@@ -189,6 +189,7 @@ mod tests {
             agent_socket: None,
             processes: vec![process(1, 0, 600), process(2, 1, 1500)],
             stdio: Vec::new(),
+            registration: None,
         }
     }
 
