@@ -52,7 +52,7 @@ impl Process {
         });
         let body = HostRequest::Launch {
             id,
-            env: environment(),
+            env: environment(runtime.cards()),
         };
         let (reply, mut fds) = call(card, body, &outputs, "start an offload process")?;
         let (CardReply::Launched { pid }, Some(store), true) = (&reply, fds.pop(), fds.is_empty())
@@ -384,10 +384,20 @@ fn system(operation: &str, source: std::io::Error) -> OffloadError {
 }
 
 /// The environment, but for what is no text.
-fn environment() -> Vec<(String, String)> {
-    std::env::vars_os()
+///
+/// Cards share the processors of this machine. With several of them the threads of one card's OpenMP runtime must not
+/// spin while they wait for work, because that takes the processors from the others; unless the user wants it so.
+fn environment(cards: u32) -> Vec<(String, String)> {
+    let mut env: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect()
+        .collect();
+    let chosen = |(name, _): &(String, String)| {
+        matches!(&**name, "OMP_WAIT_POLICY" | "KMP_BLOCKTIME" | "KMP_LIBRARY")
+    };
+    if cards > 1 && !env.iter().any(chosen) {
+        env.push(("OMP_WAIT_POLICY".into(), "passive".into()));
+    }
+    env
 }
 
 /// A number that no other process has: of the system's random source, and if that fails, of the clock.
