@@ -189,15 +189,17 @@ impl Session {
             .find(|application| application["pid"] == pid)
             .and_then(|application| application["processes"].as_array().cloned())
             .unwrap_or_default();
+        // The host process first: it would tell of a card that died, and end by itself.
+        let killed = Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok());
         for victim in victims {
-            if let Some(pid) = victim["pid"]
+            let victim = victim["pid"]
                 .as_i64()
-                .and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
-            {
-                let _ = kill_process(pid, Signal::KILL);
+                .and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+            if let Some(victim) = victim {
+                let _ = kill_process(victim, Signal::KILL);
             }
         }
-        Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
+        killed
     }
 
     /// The ids of all processes of this session's user that were started in this session, by their environment.
