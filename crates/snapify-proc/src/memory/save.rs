@@ -184,13 +184,16 @@ impl Source<'_> {
             match vm::read(self.pid.0, at, &mut buf[done..end]) {
                 Ok(n) if n > 0 => done += n,
                 Err(e) if e.raw_os_error() != Some(libc::EFAULT) => return Err(e),
-                // A page that the process itself may not read.
-                Ok(_) | Err(_) => {
-                    let end =
-                        (done + PAGE_SIZE as usize - (at % PAGE_SIZE) as usize).min(buf.len());
-                    self.protected(at, &mut buf[done..end], lenient)?;
-                    done = end;
-                }
+                // Memory that the process itself may not read: mostly all of the piece is.
+                Ok(_) | Err(_) => match self.memory.read_exact_at(&mut buf[done..end], at) {
+                    Ok(()) => done = end,
+                    Err(_) => {
+                        let page = (PAGE_SIZE - at % PAGE_SIZE) as usize;
+                        let end = (done + page).min(buf.len());
+                        self.protected(at, &mut buf[done..end], lenient)?;
+                        done = end;
+                    }
+                },
             }
         }
         Ok(())

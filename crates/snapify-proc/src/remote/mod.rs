@@ -1,7 +1,7 @@
 //! System calls in a stopped tracee, made from outside by single-stepping over a `syscall` instruction
 //! that is found in it: no code is put into a running program.
 //!
-//! A step costs about 4 us if tracer and tracee share a CPU and ten times that if not, so a [`Tracee`]
+//! A step costs 4 to 10 us if tracer and tracee share a CPU and ten times that if not, so a [`Tracee`]
 //! pins itself and each thread it works in to one CPU and gives the affinities back when it is dropped.
 //!
 //! Kernel corner cases that are handled here:

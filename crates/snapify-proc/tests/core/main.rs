@@ -100,3 +100,36 @@ fn wait_for_state(pid: i32, wanted: char) {
         std::thread::yield_now();
     }
 }
+
+/// The vDSO of a fresh process lies, without address randomization, where that of every other does; the program has moved its own by
+/// half its length. The restore has to move the one to where the other was, over itself.
+#[test]
+fn the_vdso_is_moved_over_itself() {
+    // SAFETY: changes a flag of this thread, which programs that it starts inherit.
+    let before = unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
+    assert_ne!(before, -1);
+    let stage = Stage::of("core", "vdso", User::Ourselves);
+    // Linked statically, so that the program itself has nothing at that place.
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/core/programs/vdso.c");
+    let status = std::process::Command::new("cc")
+        .args(["-O1", "-static", "-o"])
+        .arg(stage.path("vdso"))
+        .arg(source)
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let maps = stage
+        .command("cat")
+        .arg("/proc/self/maps")
+        .output()
+        .unwrap();
+    let maps = String::from_utf8(maps.stdout).unwrap();
+    let start = maps.lines().find(|line| line.contains("[vvar")).unwrap();
+    let start = u64::from_str_radix(start.split('-').next().unwrap(), 16).unwrap();
+    let program = stage.start_with(|command| {
+        command.arg(format!("{:x}", start + 0x3000));
+    });
+    stage.save(program.pid(), "snap", true);
+    program.expect_killed();
+    stage.restore("snap").go_on_and_be_fine();
+}
