@@ -49,7 +49,7 @@ pub fn run(place: &Place) -> Result<()> {
     Ok(())
 }
 
-/// Seconds for one checkpoint that ends the process, and for the restart until the program runs.
+/// Seconds for one checkpoint, and for the restart of a program that has nothing left to do.
 fn once(place: &Place, program: &Path, dir: &Path) -> Result<(f64, f64)> {
     let snapshot = dir.join("snapshot");
     let mut child = std::process::Command::new(program)
@@ -65,9 +65,10 @@ fn once(place: &Place, program: &Path, dir: &Path) -> Result<(f64, f64)> {
         .arg("checkpoint")
         .arg(child.id().to_string())
         .arg(&snapshot)
-        .arg("--stop")
+        .stdout(Stdio::null())
         .status()?;
     let checkpoint = begin.elapsed().as_secs_f64();
+    child.kill()?;
     child.wait()?;
     ensure!(done.success(), "the checkpoint failed");
 

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-const RUNS: usize = 5;
+const RUNS: usize = 3;
 const EXAMPLES: [&str; 5] = ["md", "mc", "sgemm", "search", "kmeans"];
 
 pub fn run(place: &Place) -> Result<()> {

@@ -30,9 +30,29 @@ pub fn stage() -> &'static Path {
                 .status()
                 .expect("run cp");
             assert!(done.success(), "cannot copy the staged installation");
+            // SAFETY: the handler is a plain function that lives as long as the program.
+            unsafe { libc::atexit(clean_up) };
             copy
         })
         .path()
+}
+
+/// At the end of the test run: statics are never dropped, and libomp leaves the registrations of killed programs behind.
+extern "C" fn clean_up() {
+    let _ = std::fs::remove_dir_all(stage());
+    let Some(user) = crate::User::Ordinary.switch_to() else {
+        return;
+    };
+    for entry in std::fs::read_dir("/dev/shm")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("__KMP_REGISTERED_LIB_") && name.ends_with(&format!("_{user}")) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Where compiled programs lie, readable by any user.

@@ -37,14 +37,24 @@ impl User {
 
 /// A copy of the engine where any user can execute it: the checkout may lie in somebody's private directory.
 fn for_anyone(engine: &Path) -> PathBuf {
-    static COPY: OnceLock<TempDir> = OnceLock::new();
     let folder = COPY.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
         std::fs::copy(engine, folder.path().join("engine")).unwrap();
+        // SAFETY: the handler is a plain function that lives as long as the program.
+        unsafe { libc::atexit(remove_copy) };
         folder
     });
     folder.path().join("engine")
+}
+
+static COPY: OnceLock<TempDir> = OnceLock::new();
+
+/// At the end of the tests: statics are never dropped.
+extern "C" fn remove_copy() {
+    if let Some(folder) = COPY.get() {
+        let _ = std::fs::remove_dir_all(folder.path());
+    }
 }
 
 /// A folder with a compiled program.
