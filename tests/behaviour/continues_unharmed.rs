@@ -1,7 +1,7 @@
 //! A checkpoint without --stop leaves no trace: same descriptors, mappings, signals and threads; and the program goes
 //! on to the right result, however often it is checkpointed.
 
-use snapify_tests::{Language, Session, compile};
+use snapify_tests::{Language, Session, compile, poll_until};
 use std::process::Stdio;
 
 /// What /proc tells about a process that must not change.
@@ -60,9 +60,17 @@ fn nothing_changes() {
     let mut running = session.start(&mut command);
     let stdin = running.take_stdin();
     running.wait_for("ready");
+    // It says so before it falls asleep in a read.
+    poll_until("it waits", || {
+        portrait(running.pid()).contains("(sleeping)")
+    });
     let before = portrait(running.pid());
     for _ in 0..5 {
         session.succeed(["checkpoint", &running.pid().to_string(), "snap"]);
+        // Its first thread may still be on its way back to sleep.
+        poll_until("it waits", || {
+            portrait(running.pid()).contains("(sleeping)")
+        });
         assert_eq!(portrait(running.pid()), before);
     }
     drop(stdin);
