@@ -1,7 +1,8 @@
 //! The client's side of a ring.
 
 use super::{
-    CLOSED, HEAD, Head, MAX_PAYLOAD, RingError, Shared, Spin, place, reached, record_bytes,
+    CLOSED, HEAD, Head, MAX_PAYLOAD, Patience, RingError, Shared, Spin, place, reached,
+    record_bytes,
 };
 use crate::window::Mapping;
 use std::collections::{HashMap, VecDeque};
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct RingClient {
     pub(super) shared: Shared,
     spin: Spin,
+    patience: Patience,
     state: Mutex<State>,
 }
 
@@ -73,6 +75,7 @@ impl RingClient {
         Ok(Self {
             shared,
             spin,
+            patience: Patience::default(),
             state: Mutex::default(),
         })
     }
@@ -141,7 +144,7 @@ impl RingClient {
         let value = self
             .shared
             .answers()
-            .wait(self.spin, |value| reached(value, ticket.0));
+            .wait(self.spin, &self.patience, |value| reached(value, ticket.0));
         if reached(value, ticket.0) {
             Ok(())
         } else {

@@ -89,16 +89,40 @@ pub enum RingError {
 pub struct Spin {
     /// Keep the core for so long.
     pub busy: Duration,
-    /// Then offer it to others between looks for so long.
+    /// Then offer it to others between looks for so long, unless there are any.
     pub yielding: Duration,
 }
 
 impl Default for Spin {
     fn default() -> Self {
         Self {
-            busy: Duration::from_micros(15),
+            busy: Duration::from_micros(4),
             yielding: Duration::from_micros(50),
         }
+    }
+}
+
+/// A yield that takes longer than this has let somebody else run.
+const YIELDED: Duration = Duration::from_micros(3);
+
+/// After looking in vain, so many times the waiting side sleeps at once before it looks again.
+const DISCOURAGED: u32 = 15;
+
+/// Remembers whether looking was worth while: what took long the last time mostly does the next time.
+#[derive(Debug, Default)]
+struct Patience(AtomicU32);
+
+impl Patience {
+    /// Whether to look before sleeping this time.
+    fn looks(&self) -> bool {
+        let left = self.0.load(Ordering::Relaxed);
+        self.0.store(left.saturating_sub(1), Ordering::Relaxed);
+        left == 0
+    }
+
+    /// It looked in vain.
+    fn lose(&self) {
+        self.0.store(DISCOURAGED, Ordering::Relaxed);
     }
 }
 
@@ -246,33 +270,17 @@ impl Direction<'_> {
     /// Waits until `done` says yes to the word's value, or the ring is closed; returns the value.
     ///
     /// Spins for a moment first, unless the other side last ran on this very processor.
-    fn wait(&self, spin: Spin, done: impl Fn(u32) -> bool) -> u32 {
+    fn wait(&self, spin: Spin, patience: &Patience, done: impl Fn(u32) -> bool) -> u32 {
         let over = |value: u32| done(value) || value & CLOSED != 0;
         let value = self.word.load(Ordering::Acquire);
         if over(value) {
             return value;
         }
-        let start = Instant::now();
-        loop {
-            // Who spins on the processor on which the other side wants to run waits for itself.
-            if self.cpu.load(Ordering::Relaxed) == current_cpu() {
-                break;
+        if patience.looks() {
+            if let Some(value) = self.look(spin, over) {
+                return value;
             }
-            for _ in 0..16 {
-                let value = self.word.load(Ordering::Acquire);
-                if over(value) {
-                    return value;
-                }
-            }
-            // One PAUSE a round: hypervisors take the processor away from tight loops of it.
-            std::hint::spin_loop();
-            let spent = start.elapsed();
-            if spent >= spin.busy + spin.yielding {
-                break;
-            }
-            if spent >= spin.busy {
-                std::thread::yield_now();
-            }
+            patience.lose();
         }
         loop {
             // The flag goes up before the last look at the word; the other side changes the word before it
@@ -283,6 +291,37 @@ impl Direction<'_> {
                 return value;
             }
             futex::wait(self.word, Scope::Shared, value);
+        }
+    }
+
+    /// Looks at the word for a while. Gives its value if the wait is over.
+    fn look(&self, spin: Spin, over: impl Fn(u32) -> bool) -> Option<u32> {
+        let start = Instant::now();
+        loop {
+            // Who spins on the processor on which the other side wants to run waits for itself.
+            if self.cpu.load(Ordering::Relaxed) == current_cpu() {
+                return None;
+            }
+            for _ in 0..16 {
+                let value = self.word.load(Ordering::Acquire);
+                if over(value) {
+                    return Some(value);
+                }
+            }
+            // One PAUSE a round: hypervisors take the processor away from tight loops of it.
+            std::hint::spin_loop();
+            let spent = start.elapsed();
+            if spent >= spin.busy + spin.yielding {
+                return None;
+            }
+            if spent >= spin.busy {
+                std::thread::yield_now();
+                // Somebody else wants this processor: a thread of a team that the function needs, perhaps. Going
+                // on to take it from them now and then is worse for both than to sleep: who is woken runs at once.
+                if start.elapsed() - spent > YIELDED {
+                    return None;
+                }
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! The server's side of a ring.
 
-use super::{CLOSED, HEAD, Head, RingError, Shared, Spin, WRAP, reached};
+use super::{CLOSED, HEAD, Head, Patience, RingError, Shared, Spin, WRAP, reached};
 use crate::window::Mapping;
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use std::sync::Arc;
 pub struct RingServer {
     shared: Shared,
     spin: Spin,
+    patience: Patience,
     /// Sequence number of the next request.
     next: u32,
     /// Where its record lies.
@@ -45,6 +46,7 @@ impl RingServer {
         Ok(Self {
             shared,
             spin,
+            patience: Patience::default(),
             next: 1,
             offset: 0,
             serving: None,
@@ -62,7 +64,7 @@ impl RingServer {
         let value = self
             .shared
             .requests()
-            .wait(self.spin, |value| reached(value, next));
+            .wait(self.spin, &self.patience, |value| reached(value, next));
         if value & CLOSED != 0 {
             return Err(RingError::Closed);
         }
