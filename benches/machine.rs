@@ -2,9 +2,10 @@
 
 use anyhow::{Context, Result};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fdatasync, open};
-use rustix::io::{pwrite, write};
+use rustix::io::{pread, pwrite};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -18,6 +19,9 @@ pub struct Buffer {
 
 // SAFETY: the memory is plain bytes, owned by the value.
 unsafe impl Sync for Buffer {}
+
+// SAFETY: as above; memory belongs to no thread.
+unsafe impl Send for Buffer {}
 
 impl Buffer {
     /// Fresh memory, not yet touched.
@@ -71,60 +75,75 @@ impl Drop for Buffer {
     }
 }
 
-/// Seconds that it takes to write `data` to a new file in `dir`, plainly and in order, until it is stable.
+/// Seconds that it takes to write `data` to a new file in `dir`, plainly and in order, until it is stable, and seconds
+/// that it takes to read it again into warm memory.
 ///
-/// On a disk this is `O_DIRECT` with eight requests of 1 MiB in flight on a preallocated file, the fastest that the
-/// facts about such disks name; where the file system refuses `O_DIRECT`, one `write` after the other.
-pub fn plain_write(dir: &Path, data: &Buffer) -> Result<f64> {
+/// On a disk both are `O_DIRECT` with eight requests of 1 MiB in flight, the writing on a preallocated file: the
+/// fastest that the facts about such disks name. Where the file system refuses `O_DIRECT`, one request after the other.
+pub fn plain_write_and_read(dir: &Path, data: &Buffer) -> Result<(f64, f64)> {
     let path = dir.join("plain");
-    let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::CLOEXEC;
+    let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::RDWR | OFlags::CLOEXEC;
     let begin = Instant::now();
-    let direct = open(&path, flags | OFlags::DIRECT, Mode::from_raw_mode(0o600));
     // tmpfs takes the flag since Linux 6.6, but has no device that requests could queue for.
     let in_memory = rustix::fs::statfs(dir).is_ok_and(|fs| fs.f_type == 0x0102_1994);
-    match direct {
-        Ok(file) if !in_memory => {
+    let mode = Mode::from_raw_mode(0o600);
+    let direct = open(&path, flags | OFlags::DIRECT, mode).ok();
+    let (file, depth) = match direct.filter(|_| !in_memory) {
+        Some(file) => {
             fallocate(&file, FallocateFlags::empty(), 0, data.bytes as u64)
                 .context("preallocate")?;
-            let next = AtomicUsize::new(0);
-            std::thread::scope(|scope| {
-                let writers: Vec<_> = (0..8)
-                    .map(|_| {
-                        scope.spawn(|| -> Result<()> {
-                            loop {
-                                let at = next.fetch_add(MIB, Ordering::Relaxed);
-                                let Some(piece) = data.as_ref().get(at..(at + MIB).min(data.bytes))
-                                else {
-                                    return Ok(());
-                                };
-                                if piece.is_empty() {
-                                    return Ok(());
-                                }
-                                pwrite(&file, piece, at as u64).context("write directly")?;
-                            }
-                        })
-                    })
-                    .collect();
-                writers
-                    .into_iter()
-                    .try_for_each(|writer| writer.join().expect("a writer does not panic"))
-            })?;
-            fdatasync(&file).context("sync")?;
+            (file, 8)
         }
-        _ => {
-            let file = open(&path, flags, Mode::from_raw_mode(0o600)).context("create a file")?;
-            for piece in data.as_ref().chunks(MIB) {
-                let mut rest = piece;
-                while !rest.is_empty() {
-                    rest = &rest[write(&file, rest).context("write")?..];
-                }
-            }
-            fdatasync(&file).context("sync")?;
-        }
+        None => (open(&path, flags, mode).context("create a file")?, 1),
+    };
+    in_pieces(data.bytes, depth, |at| {
+        let end = (at + MIB).min(data.bytes);
+        pwrite(&file, &data.as_ref()[at..end], at as u64)
+            .map(drop)
+            .context("write")
+    })?;
+    fdatasync(&file).context("sync")?;
+    let write = begin.elapsed().as_secs_f64();
+
+    let mut targets: Vec<Mutex<Buffer>> = Vec::new();
+    for _ in 0..depth {
+        targets.push(Mutex::new(Buffer::random(MIB)?));
     }
-    let seconds = begin.elapsed().as_secs_f64();
+    let begin = Instant::now();
+    in_pieces(data.bytes, depth, |at| {
+        let mut target = targets.iter().find_map(|target| target.try_lock().ok());
+        let target = target.as_mut().context("a buffer for each reader")?;
+        pread(&file, target.as_mut(), at as u64)
+            .map(drop)
+            .context("read")
+    })?;
+    let read = begin.elapsed().as_secs_f64();
     std::fs::remove_file(&path)?;
-    Ok(seconds)
+    Ok((write, read))
+}
+
+/// Calls `request` for each MiB of `bytes`, `depth` of them at a time.
+fn in_pieces(
+    bytes: usize,
+    depth: usize,
+    request: impl Fn(usize) -> Result<()> + Sync,
+) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let work = || -> Result<()> {
+            loop {
+                let at = next.fetch_add(MIB, Ordering::Relaxed);
+                if at >= bytes {
+                    return Ok(());
+                }
+                request(at)?;
+            }
+        };
+        let workers: Vec<_> = (0..depth).map(|_| scope.spawn(work)).collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().expect("a worker does not panic"))
+    })
 }
 
 /// Seconds that it takes to fill `bytes` of fresh memory from a hot buffer.

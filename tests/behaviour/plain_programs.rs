@@ -7,7 +7,7 @@ fn survives(user: User, make: impl Fn(&Session) -> Command, longest_ms: u64) {
     let session = Session::of(user);
     let expected = session.finish(&mut make(&session));
     assert!(expected.status.success(), "{expected:?}");
-    let survived = survive_rounds(
+    let (survived, _) = survive_rounds(
         &session,
         make(&session),
         rounds(3),

@@ -5,9 +5,10 @@ use crate::session::{Finished, Running, Session, poll_until};
 use std::process::Command;
 use std::time::Duration;
 
-/// Runs `command`; then, `rounds` times, after up to `longest_ms` milliseconds: takes a snapshot, kills the program
-/// with SIGKILL and restarts it. Alternately the checkpoint ends the program itself (`--stop`), or the program goes
-/// on after the checkpoint until it is killed. Gives what the last incarnation said.
+/// Runs `command`; then, up to `rounds` times, after up to `longest_ms` milliseconds: takes a snapshot, kills the
+/// program with SIGKILL and restarts it. Alternately the checkpoint ends the program itself (`--stop`), or the program
+/// goes on after the checkpoint until it is killed. Gives what the last incarnation said, and how many rounds there
+/// were: the program may come to its end before.
 ///
 /// The command may be `snapify run …` or a plain program.
 pub fn survive_rounds(
@@ -16,7 +17,7 @@ pub fn survive_rounds(
     rounds: usize,
     longest_ms: u64,
     random: &mut Random,
-) -> Finished {
+) -> (Finished, usize) {
     let supervised = command
         .get_program()
         .to_string_lossy()
@@ -28,6 +29,7 @@ pub fn survive_rounds(
     } else {
         Some(running.pid())
     };
+    let mut done = 0;
     for round in 0..rounds {
         // The moment is random: there is no event to wait for.
         std::thread::sleep(Duration::from_millis(random.below(longest_ms)));
@@ -46,7 +48,7 @@ pub fn survive_rounds(
                 finished.status.success(),
                 "round {round}: the checkpoint failed: {checkpoint:?}\nand the program: {finished:?}"
             );
-            return finished;
+            return (finished, done);
         }
         if !stop {
             std::thread::sleep(Duration::from_millis(random.below(longest_ms / 4)));
@@ -70,8 +72,9 @@ pub fn survive_rounds(
                 .arg(&pid_file),
         );
         host = wait_for_pid(&mut running, &pid_file);
+        done += 1;
     }
-    running.finish()
+    (running.finish(), done)
 }
 
 /// Waits until a restart has written its pid file; None if it has ended without.
