@@ -35,6 +35,8 @@ pub struct Finished {
 /// A running command whose standard output is read line by line.
 pub struct Running {
     child: Child,
+    /// Taken while it surely is there: it may have been waited for by the time that its end is.
+    pidfd: OwnedFd,
     lines: BufReader<ChildStdout>,
     /// What has been read of its standard output.
     pub output: String,
@@ -145,8 +147,11 @@ impl Session {
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
         let lines = BufReader::new(child.stdout.take().expect("standard output is a pipe"));
+        let pid = Pid::from_child(&child);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).expect("open a pidfd of a child");
         Running {
             child,
+            pidfd,
             lines,
             output: String::new(),
             stderr,
@@ -289,15 +294,10 @@ impl Running {
 
     /// Waits for its end; kills it and fails if that never comes.
     pub fn finish(mut self) -> Finished {
-        let pidfd: OwnedFd = pidfd_open(
-            Pid::from_raw(self.pid()).expect("a process id"),
-            PidfdFlags::empty(),
-        )
-        .expect("open a pidfd of a child");
         // Read to the end first: a full pipe would keep the child from ending. A descendant may hold
         // the pipe, so that what ends the reading is the end of all of them.
         let watchdog = std::thread::spawn({
-            let pidfd = pidfd.try_clone().expect("duplicate a pidfd");
+            let pidfd = self.pidfd.try_clone().expect("duplicate a pidfd");
             move || {
                 let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
                 let limit = Timespec {
