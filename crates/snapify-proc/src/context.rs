@@ -3,6 +3,7 @@
 //!
 //! Affinity, scheduling, names and timer slack are the threads' own and saved with them.
 
+use crate::attributes::{Attributes, write_own};
 use crate::capture::CaptureContext;
 use crate::error::{Obstacle, ProcError};
 use crate::path::ImagePath;
@@ -59,26 +60,6 @@ pub struct Session {
     pub had_terminal: bool,
 }
 
-/// Attributes that a process sets by prctl(2), apart from privileges.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attributes {
-    /// `PR_SET_DUMPABLE`
-    pub dumpable: u64,
-    /// `PR_SET_CHILD_SUBREAPER`
-    pub child_subreaper: bool,
-    /// `PR_SET_PDEATHSIG`: the signal it gets when its parent ends, 0 for none.
-    pub parent_death_signal: i32,
-    /// `PR_SET_THP_DISABLE`
-    pub no_huge_pages: u64,
-    /// `PR_SET_MDWE`: refusal of memory that is written and executed.
-    pub no_write_execute: u64,
-}
-
-const PR_GET_THP_DISABLE: i32 = 42;
-const PR_SET_THP_DISABLE: i32 = 41;
-const PR_GET_MDWE: i32 = 66;
-const PR_SET_MDWE: i32 = 65;
-
 /// Saves the context of a frozen process. What cannot be saved is noted in `ctx`.
 ///
 /// # Errors
@@ -114,7 +95,7 @@ pub fn capture(
             leads_group: status.inner_pgrp() == pid,
             had_terminal: ctx.proc.stat()?.tty != 0,
         },
-        attributes: Attributes::capture(tracee)?,
+        attributes: Attributes::capture(tracee, ctx.proc)?,
         oom_score_adj: ctx.proc.number("oom_score_adj")?,
     })
 }
@@ -180,7 +161,7 @@ pub fn preflight(image: &ContextImage) -> Vec<Obstacle> {
 pub fn restore(
     tracee: &mut Tracee<'_>,
     image: &ContextImage,
-    _ctx: &mut RestoreContext<'_>,
+    ctx: &mut RestoreContext<'_>,
 ) -> Result<(), ProcError> {
     let path = tracee.put_cstr(&image.directory)?;
     tracee
@@ -192,7 +173,7 @@ pub fn restore(
         [image.umask.into(), 0, 0, 0, 0, 0],
     )?;
     image.session.restore(tracee)?;
-    image.attributes.restore(tracee)
+    image.attributes.restore(tracee, ctx)
 }
 
 fn about(error: ProcError, what: &'static str, path: &ImagePath) -> ProcError {
@@ -301,72 +282,6 @@ impl Session {
     }
 }
 
-impl Attributes {
-    fn capture(tracee: &mut Tracee<'_>) -> Result<Self, ProcError> {
-        let at = tracee.scratch().addr;
-        let get = |tracee: &mut Tracee<'_>, what| match prctl(tracee, what, 0) {
-            // Kernels that do not know an attribute have not set it either.
-            Err(ProcError::RemoteSyscall { source, .. })
-                if source.raw_os_error() == Some(libc::EINVAL) =>
-            {
-                Ok(0)
-            }
-            other => other,
-        };
-        let dumpable = prctl(tracee, libc::PR_GET_DUMPABLE, 0)?;
-        let no_huge_pages = get(tracee, PR_GET_THP_DISABLE)?;
-        let no_write_execute = get(tracee, PR_GET_MDWE)?;
-        prctl(tracee, libc::PR_GET_CHILD_SUBREAPER, at.0)?;
-        let child_subreaper = tracee.get::<i32>(at)? != 0;
-        prctl(tracee, libc::PR_GET_PDEATHSIG, at.0)?;
-        let parent_death_signal = tracee.get(at)?;
-        Ok(Self {
-            dumpable,
-            child_subreaper,
-            parent_death_signal,
-            no_huge_pages,
-            no_write_execute,
-        })
-    }
-
-    fn restore(self, tracee: &mut Tracee<'_>) -> Result<(), ProcError> {
-        if self.child_subreaper {
-            prctl(tracee, libc::PR_SET_CHILD_SUBREAPER, 1)?;
-        }
-        if self.parent_death_signal != 0 {
-            prctl(
-                tracee,
-                libc::PR_SET_PDEATHSIG,
-                self.parent_death_signal as u64,
-            )?;
-        }
-        Ok(())
-    }
-
-    /// Sets what would be in the way before: no page of the image could be made executable any
-    /// more, and we could not read its memory.
-    fn restore_last(self, tracee: &mut Tracee<'_>) -> Result<(), ProcError> {
-        if self.no_huge_pages != 0 {
-            prctl(tracee, PR_SET_THP_DISABLE, 1)?;
-        }
-        if self.no_write_execute != 0 {
-            prctl(tracee, PR_SET_MDWE, self.no_write_execute)?;
-        }
-        // Value 2 (core dumps for root only) is the kernel's to give; 0 is the strictest that a
-        // program can set.
-        prctl(tracee, libc::PR_SET_DUMPABLE, u64::from(self.dumpable == 1)).map(drop)
-    }
-}
-
-/// prctl(2) in the leader with one argument.
-fn prctl(tracee: &mut Tracee<'_>, what: i32, argument: u64) -> Result<u64, ProcError> {
-    tracee.syscall(
-        "prctl",
-        libc::SYS_prctl,
-        [what as u64, argument, 0, 0, 0, 0],
-    )
-}
-
 /// Sets the inclination to be killed when memory is short. Only root may lower it below what the
 /// restart has; a program that cannot have it back is warned of and goes on.
 fn set_oom_score(
@@ -381,34 +296,7 @@ fn set_oom_score(
     if present == Some(wanted) {
         return Ok(());
     }
-    let text = wanted.to_string();
-    let path = tracee.put_cstr(FILE)?;
-    let content = tracee.scratch().addr.offset(64);
-    tracee.write(content, text.as_bytes())?;
-    let flags = (libc::O_WRONLY | libc::O_CLOEXEC) as u64;
-    let fd = tracee.syscall(
-        "openat",
-        libc::SYS_openat,
-        [libc::AT_FDCWD as u64, path.0, flags, 0, 0, 0],
-    );
-    let written = fd.and_then(|fd| {
-        let written = tracee.syscall(
-            "write",
-            libc::SYS_write,
-            [fd, content.0, text.len() as u64, 0, 0, 0],
-        );
-        tracee.syscall("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
-        written
-    });
-    match written {
-        Err(ProcError::RemoteSyscall { source, .. }) => {
-            ctx.warn(format!(
-                "oom_score_adj {wanted} cannot be had here: {source}"
-            ));
-            Ok(())
-        }
-        other => other.map(drop),
-    }
+    write_own(tracee, FILE, &wanted.to_string(), ctx)
 }
 
 #[cfg(test)]

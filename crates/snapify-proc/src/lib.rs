@@ -4,6 +4,7 @@
 
 #[allow(unsafe_code)]
 pub mod abi;
+pub mod attributes;
 pub mod capture;
 pub mod check;
 pub mod context;

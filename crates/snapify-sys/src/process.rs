@@ -206,6 +206,22 @@ pub fn set_scheduling(tid: i32, attributes: &SchedulingAttributes) -> io::Result
         .map(drop)
 }
 
+/// ioprio_get(2): I/O scheduling class and priority of a thread.
+pub fn io_priority(tid: i32) -> io::Result<u32> {
+    // SAFETY: no memory is passed.
+    crate::check(unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, tid) })
+        .map(|priority| priority as u32)
+}
+
+/// ioprio_set(2): sets I/O scheduling class and priority of a thread.
+pub fn set_io_priority(tid: i32, priority: u32) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    crate::check(unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, tid, priority) })
+        .map(drop)
+}
+
+const IOPRIO_WHO_PROCESS: i32 = 1;
+
 /// Closes all descriptors from `first` to `last`, both included, by close_range(2).
 ///
 /// # Safety

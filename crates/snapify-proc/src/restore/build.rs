@@ -43,7 +43,7 @@ pub(super) fn build(plan: &RestorePlan<'_>, progress: &dyn Progress) -> Result<B
     files::restore(&mut tracee, &image.files, prepared, &mut ctx)?;
     context::restore(&mut tracee, &image.context, &mut ctx)?;
     signals::restore(&mut tracee, &image.signals, &mut ctx)?;
-    threads::restore::finish(&mut tracee, &image.threads)?;
+    threads::restore::finish(&mut tracee, &image.threads, &ctx)?;
     timers::restore(&mut tracee, &image.timers, &mut ctx)?;
     threads::restore::expand_tiles(&mut tracee, &image.threads, trampoline)?;
     context::restore_last(&mut tracee, &image.context, &mut ctx)?;

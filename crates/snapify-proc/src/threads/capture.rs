@@ -3,6 +3,7 @@
 use super::image::{AlternateStackImage, RseqImage, SchedulingImage, ThreadImage};
 use super::restart;
 use crate::abi::SignalStack;
+use crate::attributes::ThreadAttributes;
 use crate::error::{Obstacle, ProcError};
 use crate::freeze::FrozenThread;
 use crate::ids::{Pid, RemoteAddr};
@@ -55,6 +56,7 @@ pub(crate) fn capture(
         [PR_GET_TIMERSLACK, 0, 0, 0, 0, 0],
     )?;
 
+    let attributes = ThreadAttributes::capture(tracee, tid)?;
     let stopped = tracee.thread(tid)?;
     let pending = stopped
         .pending_signals(false)?
@@ -102,6 +104,7 @@ pub(crate) fn capture(
         },
         affinity: tracee.affinity(tid)?,
         timer_slack,
+        attributes,
     })
 }
 

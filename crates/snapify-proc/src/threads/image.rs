@@ -1,5 +1,6 @@
 //! The image of one thread.
 
+use crate::attributes::ThreadAttributes;
 use crate::ids::RemoteAddr;
 use crate::image::hex::HexBytes;
 use crate::image::siginfo::SiginfoImage;
@@ -39,6 +40,9 @@ pub struct ThreadImage {
     pub affinity: Vec<u64>,
     /// Timer slack in nanoseconds.
     pub timer_slack: u64,
+    /// What it has set about itself.
+    #[serde(default)]
+    pub attributes: ThreadAttributes,
 }
 
 /// A registration of a restartable sequence area (rseq(2)).

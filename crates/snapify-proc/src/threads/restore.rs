@@ -7,6 +7,7 @@ use crate::ids::Tid;
 use crate::memory::Trampoline;
 use crate::ptrace::Running;
 use crate::remote::Tracee;
+use crate::restore::RestoreContext;
 use snapify_sys::clone::{CloneArgs, THREAD_FLAGS};
 use snapify_sys::process::{self, SchedulingAttributes};
 use snapify_sys::ptrace::Registers;
@@ -71,7 +72,11 @@ pub(crate) fn create(tracee: &mut Tracee<'_>, threads: &[ThreadImage]) -> Result
 ///
 /// # Errors
 /// If the kernel refuses.
-pub(crate) fn finish(tracee: &mut Tracee<'_>, threads: &[ThreadImage]) -> Result<(), ProcError> {
+pub(crate) fn finish(
+    tracee: &mut Tracee<'_>,
+    threads: &[ThreadImage],
+    ctx: &RestoreContext<'_>,
+) -> Result<(), ProcError> {
     let permission = threads[0].extended_permission;
     if permission >> TILE_DATA & 1 == 1 {
         // For the whole process; before alternate stacks, whose sizes it checks.
@@ -84,10 +89,14 @@ pub(crate) fn finish(tracee: &mut Tracee<'_>, threads: &[ThreadImage]) -> Result
     }
     threads
         .iter()
-        .try_for_each(|thread| finish_one(tracee, thread))
+        .try_for_each(|thread| finish_one(tracee, thread, |text| ctx.warn(text)))
 }
 
-fn finish_one(tracee: &mut Tracee<'_>, thread: &ThreadImage) -> Result<(), ProcError> {
+fn finish_one(
+    tracee: &mut Tracee<'_>,
+    thread: &ThreadImage,
+    warn: impl Fn(String),
+) -> Result<(), ProcError> {
     let tid = Tid(thread.tid);
     let scratch = tracee.scratch().addr;
     if let Some(rseq) = thread.rseq {
@@ -146,6 +155,7 @@ fn finish_one(tracee: &mut Tracee<'_>, thread: &ThreadImage) -> Result<(), ProcE
         0,
     ];
     tracee.syscall_in(tid, "prctl(PR_SET_TIMERSLACK)", libc::SYS_prctl, args)?;
+    thread.attributes.restore(tracee, tid, warn)?;
     for signal in &thread.pending {
         let raw = signal
             .raw()
@@ -243,6 +253,7 @@ fn schedule(thread: &ThreadImage, warnings: &mut Vec<String>) {
             thread.tid
         ));
     }
+    thread.attributes.schedule(thread.tid, warnings);
     // The kernel leaves out CPUs that this machine lacks, and refuses if none is left.
     if let Err(e) = process::set_affinity(thread.tid, &thread.affinity) {
         warnings.push(format!(
