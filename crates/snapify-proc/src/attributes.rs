@@ -104,10 +104,15 @@ impl Attributes {
         if self.child_subreaper {
             prctl(tracee, leader, libc::PR_SET_CHILD_SUBREAPER, [1, 0, 0])?;
         }
-        for command in REGISTER.into_iter().filter(|command| self.barriers & command != 0) {
+        for command in REGISTER
+            .into_iter()
+            .filter(|command| self.barriers & command != 0)
+        {
             let args = [command, 0, 0, 0, 0, 0];
             if let Err(error) = tracee.syscall("membarrier", libc::SYS_membarrier, args) {
-                ctx.warn(format!("its registration for memory barriers is lost: {error}"));
+                ctx.warn(format!(
+                    "its registration for memory barriers is lost: {error}"
+                ));
             }
         }
         // The process under construction has been cloned off us and has what we have.
@@ -115,9 +120,12 @@ impl Attributes {
             .ok()
             .and_then(|proc| core_dump_filter(&proc));
         match self.core_dump_filter {
-            Some(filter) if present != Some(filter) => {
-                write_own(tracee, "/proc/self/coredump_filter", &format!("{filter:#x}"), ctx)
-            }
+            Some(filter) if present != Some(filter) => write_own(
+                tracee,
+                "/proc/self/coredump_filter",
+                &format!("{filter:#x}"),
+                ctx,
+            ),
             _ => Ok(()),
         }
     }
@@ -149,7 +157,12 @@ impl ThreadAttributes {
         let no_time_stamp = tracee.get::<i32>(at)? == libc::PR_TSC_SIGSEGV;
         // ENODEV where the processor cannot be told to refuse it.
         let args = [ARCH_GET_CPUID, 0, 0, 0, 0, 0];
-        let cpuid = tracee.syscall_in(tid, "arch_prctl(ARCH_GET_CPUID)", libc::SYS_arch_prctl, args);
+        let cpuid = tracee.syscall_in(
+            tid,
+            "arch_prctl(ARCH_GET_CPUID)",
+            libc::SYS_arch_prctl,
+            args,
+        );
         let broken_memory = unless_unknown(prctl(tracee, tid, libc::PR_MCE_KILL_GET, [0; 3]))?;
         // Who may not ask (EPERM) may not have set it either.
         let flushes_io = unless_unknown(prctl(tracee, tid, PR_GET_IO_FLUSHER, [0; 3]))?;
@@ -185,7 +198,7 @@ impl ThreadAttributes {
             let refuse = libc::PR_TSC_SIGSEGV as u64;
             prctl(tracee, tid, libc::PR_SET_TSC, [refuse, 0, 0])?;
         }
-        let mut or_warn = |result: Result<u64, ProcError>, what: &str| match result {
+        let or_warn = |result: Result<u64, ProcError>, what: &str| match result {
             Err(ProcError::RemoteSyscall { source, .. }) => {
                 warn(format!("thread {tid} comes back without {what}: {source}"));
                 Ok(())
@@ -194,11 +207,21 @@ impl ThreadAttributes {
         };
         if self.no_cpuid {
             let args = [ARCH_SET_CPUID, 0, 0, 0, 0, 0];
-            let set = tracee.syscall_in(tid, "arch_prctl(ARCH_SET_CPUID)", libc::SYS_arch_prctl, args);
+            let set = tracee.syscall_in(
+                tid,
+                "arch_prctl(ARCH_SET_CPUID)",
+                libc::SYS_arch_prctl,
+                args,
+            );
             or_warn(set, "faults of its cpuid instructions")?;
         }
         if let Some(policy) = self.broken_memory {
-            let set = prctl(tracee, tid, libc::PR_MCE_KILL, [libc::PR_MCE_KILL_SET as u64, policy, 0]);
+            let set = prctl(
+                tracee,
+                tid,
+                libc::PR_MCE_KILL,
+                [libc::PR_MCE_KILL_SET as u64, policy, 0],
+            );
             or_warn(set, "its policy for broken memory")?;
         }
         if self.flushes_io {
@@ -209,7 +232,8 @@ impl ThreadAttributes {
             if state == 0 {
                 continue;
             }
-            let present = unless_unknown(prctl(tracee, tid, PR_GET_SPECULATION_CTRL, [which, 0, 0]))?;
+            let present =
+                unless_unknown(prctl(tracee, tid, PR_GET_SPECULATION_CTRL, [which, 0, 0]))?;
             if present != Some(state) {
                 let choice = state & PR_SPEC_CHOICES;
                 let set = prctl(tracee, tid, PR_SET_SPECULATION_CTRL, [which, choice, 0]);

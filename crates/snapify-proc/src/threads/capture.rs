@@ -67,6 +67,7 @@ pub(crate) fn capture(
         process::robust_list(tid.0).map_err(ProcError::ptrace("read robust list", tid))?;
     let scheduling =
         process::scheduling(tid.0).map_err(ProcError::ptrace("read scheduling", tid))?;
+    let nice = super::nice(tid).map_err(ProcError::ptrace("read nice value", tid))?;
     let name = proc.read(&format!("task/{tid}/comm"))?;
     let name = name.strip_suffix(b"\n").unwrap_or(&name);
 
@@ -98,7 +99,7 @@ pub(crate) fn capture(
         scheduling: SchedulingImage {
             policy: scheduling.policy,
             flags: scheduling.flags,
-            nice: scheduling.nice,
+            nice,
             priority: scheduling.priority,
             deadline: [scheduling.runtime, scheduling.deadline, scheduling.period],
         },

@@ -245,9 +245,17 @@ fn schedule(thread: &ThreadImage, warnings: &mut Vec<String>) {
     };
     // One's own priority can be lowered, not raised: what the caller's is lower than cannot be had back.
     let now = process::scheduling(thread.tid).map(|now| SchedulingAttributes { size: 0, ..now });
-    if now.ok() != Some(wanted)
-        && let Err(e) = process::set_scheduling(thread.tid, &wanted)
-    {
+    let set = if now.ok() == Some(wanted) {
+        Ok(())
+    } else {
+        process::set_scheduling(thread.tid, &wanted)
+    };
+    let tid = Tid(thread.tid);
+    let set = set.and_then(|()| match super::nice(tid)? == wanted.nice {
+        true => Ok(()),
+        false => super::set_nice(tid, wanted.nice),
+    });
+    if let Err(e) = set {
         warnings.push(format!(
             "thread {} keeps the caller's scheduling: {e}",
             thread.tid

@@ -59,3 +59,8 @@ fn timers() {
 fn context() {
     survives("context");
 }
+
+#[test]
+fn attributes() {
+    survives("attributes");
+}
