@@ -140,18 +140,17 @@ pub(crate) fn frozen(ctx: &CaptureContext<'_>) -> Result<Vec<Obstacle>, ProcErro
     if is_elsewhere(ctx, "root", "/")? {
         refuse("its root directory is another (chroot), which is not supported");
     }
-    for (name, what) in [
-        ("net", "network"),
-        ("ipc", "IPC"),
-        ("uts", "host name"),
-        ("time", "time"),
-    ] {
+    for (name, what) in [("net", "network"), ("ipc", "IPC"), ("uts", "host name")] {
         let path = format!("ns/{name}");
         if is_elsewhere(ctx, &path, &format!("/proc/self/{path}"))? {
             refuse(&format!(
                 "it lives in another {what} namespace than this program, as in a container"
             ));
         }
+    }
+    // A restored process is in a time namespace of its own; only the numbers of its clocks are saved.
+    if ctx.proc.link("ns/time").ok() != ctx.proc.link("ns/time_for_children").ok() {
+        refuse("it has made another time namespace for its children, which is not supported");
     }
     if shares_memory_with(ctx.pid, status.parent) {
         refuse("it shares its memory with its parent (vfork or CLONE_VM), which is not supported");

@@ -5,6 +5,7 @@
 
 use crate::attributes::{Attributes, write_own};
 use crate::capture::CaptureContext;
+use crate::clocks::ClocksImage;
 use crate::error::{Obstacle, ProcError};
 use crate::path::ImagePath;
 use crate::privileges::Privileges;
@@ -36,6 +37,9 @@ pub struct ContextImage {
     pub attributes: Attributes,
     /// Inclination of the kernel to kill it when memory is short, -1000 to 1000.
     pub oom_score_adj: i64,
+    /// What its clocks showed, not before any timer was saved: none may expire early.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clocks: Option<ClocksImage>,
 }
 
 /// A resource limit.
@@ -97,6 +101,7 @@ pub fn capture(
         },
         attributes: Attributes::capture(tracee, ctx.proc)?,
         oom_score_adj: ctx.proc.number("oom_score_adj")?,
+        clocks: None,
     })
 }
 

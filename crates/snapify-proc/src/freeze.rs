@@ -11,7 +11,7 @@ use crate::procfs::status::Status;
 use crate::ptrace::{Running, Stop, Stopped};
 use crate::remote::Tracee;
 use crate::threads::{self, rseq};
-use crate::{check, context, files, signals, timers};
+use crate::{check, clocks, context, files, signals, timers};
 use snapify_store::{PageFileSummary, Progress};
 use snapify_sys::process;
 use snapify_sys::ptrace::{Registers, RseqConfiguration};
@@ -296,10 +296,11 @@ impl Frozen {
             images[0].extended_permission = threads::capture::extended_permission(tracee)?;
             let signals = signals::capture(tracee, &ctx)?;
             let timers = timers::capture(tracee, &ctx)?;
-            let context = context::capture(tracee, &ctx)?;
+            let mut context = context::capture(tracee, &ctx)?;
             // Before the memory: a removed file that is open and mapped is read through its descriptor.
             let files = files::capture(tracee, &ctx)?;
             let (memory, ranges) = memory::capture(tracee, &ctx)?;
+            context.clocks = Some(clocks::capture(tracee)?);
             let image = ProcessImage {
                 version: IMAGE_VERSION,
                 pid: status.inner_tgid().0,

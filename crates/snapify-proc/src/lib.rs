@@ -7,6 +7,7 @@ pub mod abi;
 pub mod attributes;
 pub mod capture;
 pub mod check;
+pub mod clocks;
 pub mod context;
 pub mod error;
 pub mod external;

@@ -2,6 +2,7 @@
 
 use super::context::RestoreContext;
 use super::{RestorePlan, blank, inherited};
+use crate::clocks::ClocksImage;
 use crate::error::ProcError;
 use crate::image::ProcessImage;
 use crate::memory::{self, Sink};
@@ -28,6 +29,10 @@ pub(super) struct Built {
 pub(super) fn build(plan: &RestorePlan<'_>, progress: &dyn Progress) -> Result<Built, ProcError> {
     let image = &plan.image;
     let mut ctx = inherited::gather(plan, image)?;
+    // Before any timer is set, or it would expire early by the clocks of the program.
+    if let Some(clocks) = &image.context.clocks {
+        set_clocks(clocks, &ctx)?;
+    }
     let prepared = files::Prepared::new(&image.files, &ctx)?;
     let (mut tracee, pidfd, maps) = blank::spawn(image.pid)?;
 
@@ -58,6 +63,18 @@ pub(super) fn build(plan: &RestorePlan<'_>, progress: &dyn Progress) -> Result<B
         pidfd,
         warnings,
     })
+}
+
+/// Where the kernel refuses, the program goes on with this machine's clocks, as after a long sleep.
+fn set_clocks(clocks: &ClocksImage, ctx: &RestoreContext<'_>) -> Result<(), ProcError> {
+    match clocks.set_for_children() {
+        Err(error @ ProcError::BadImage(_)) => Err(error),
+        Err(error) => {
+            ctx.warn(format!("CLOCK_MONOTONIC jumps: {error}"));
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
 }
 
 fn close_range(tracee: &mut Tracee<'_>, first: u32, last: u32) -> Result<(), ProcError> {

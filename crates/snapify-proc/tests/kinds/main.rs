@@ -3,6 +3,7 @@
 //! what is restored can be saved again. As root and as an ordinary user.
 
 mod busy;
+mod clocks;
 mod refused;
 mod restart;
 // Other tests of the engine use it too.
