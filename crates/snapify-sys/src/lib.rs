@@ -8,6 +8,7 @@
 pub mod clone;
 #[allow(unsafe_code)]
 pub mod fd;
+pub mod inet_diag;
 #[allow(unsafe_code)]
 pub mod kcmp;
 #[allow(unsafe_code)]
@@ -16,6 +17,9 @@ pub mod pagemap;
 pub mod process;
 #[allow(unsafe_code)]
 pub mod ptrace;
+pub mod sock_diag;
+#[allow(unsafe_code)]
+pub mod sockopt;
 #[allow(unsafe_code)]
 pub mod vm;
 
