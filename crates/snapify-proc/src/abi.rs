@@ -1,6 +1,7 @@
 //! Kernel structures that pass between us and a tracee's memory.
 
 use snapify_sys::clone::CloneArgs;
+use snapify_sys::ipc::{QueueStatus, SegmentStatus, SetStatus};
 
 /// Plain data: any bytes are a valid value, and there is no padding that matters.
 ///
@@ -40,6 +41,12 @@ unsafe impl Pod for i64 {}
 unsafe impl Pod for u64 {}
 // SAFETY: an array has no padding between its elements.
 unsafe impl<T: Pod, const N: usize> Pod for [T; N] {}
+// SAFETY: integers, whose padding is a member.
+unsafe impl Pod for SegmentStatus {}
+// SAFETY: as above.
+unsafe impl Pod for SetStatus {}
+// SAFETY: as above.
+unsafe impl Pod for QueueStatus {}
 // SAFETY: eleven 64-bit integers.
 unsafe impl Pod for CloneArgs {}
 

@@ -3,7 +3,7 @@
 use crate::error::Obstacle;
 use crate::external::External;
 use crate::ids::{Pid, RemoteFd, Tid};
-use crate::image::ObjectImage;
+use crate::image::{Backing, ObjectImage};
 use crate::path::ImagePath;
 use crate::procfs::ProcDir;
 use crate::procfs::maps::Mapping;
@@ -96,8 +96,28 @@ impl Objects {
             what: what.into(),
             directory: None,
             mode: 0o600,
+            backing: Backing::File,
         };
         self.push(image, ObjectSource::Bytes(bytes))
+    }
+
+    /// Adds shared memory whose content has been read already, of the file with this device and inode number.
+    pub(crate) fn add_held(
+        &mut self,
+        what: impl Into<String>,
+        content: Vec<u8>,
+        key: Option<(u64, u64)>,
+        backing: Backing,
+    ) -> SpaceId {
+        let space = self.add_bytes(what, content);
+        if let Some(image) = self.images.last_mut() {
+            image.backing = backing;
+            image.mode = 0o777;
+        }
+        if let Some(key) = key {
+            self.by_inode.insert(key, space);
+        }
+        space
     }
 
     /// Adds the content of an open file (which must be readable by pread), as of a deleted one. A file that was added before,
@@ -124,6 +144,7 @@ impl Objects {
             what: what.into(),
             directory,
             mode: stat.st_mode & 0o7777,
+            backing: Backing::of(&file)?,
         };
         let space = self.push(image, ObjectSource::File(file));
         self.by_inode.insert(key, space);
@@ -142,13 +163,15 @@ impl Objects {
         bytes: u64,
         key: (u64, u64),
         parts: Vec<(u64, u64, u64)>,
+        backing: Backing,
     ) -> SpaceId {
         let image = ObjectImage {
             space: SpaceId(0),
             bytes,
             what: what.into(),
             directory: None,
-            mode: 0o600,
+            mode: 0o777,
+            backing,
         };
         let space = self.push(image, ObjectSource::Memory(parts));
         self.by_inode.insert(key, space);

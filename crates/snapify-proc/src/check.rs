@@ -140,7 +140,7 @@ pub(crate) fn frozen(ctx: &CaptureContext<'_>) -> Result<Vec<Obstacle>, ProcErro
     if is_elsewhere(ctx, "root", "/")? {
         refuse("its root directory is another (chroot), which is not supported");
     }
-    for (name, what) in [("net", "network"), ("ipc", "IPC"), ("uts", "host name")] {
+    for (name, what) in [("net", "network"), ("uts", "host name")] {
         let path = format!("ns/{name}");
         if is_elsewhere(ctx, &path, &format!("/proc/self/{path}"))? {
             refuse(&format!(

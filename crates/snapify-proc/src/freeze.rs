@@ -11,7 +11,7 @@ use crate::procfs::status::Status;
 use crate::ptrace::{Running, Stop, Stopped};
 use crate::remote::Tracee;
 use crate::threads::{self, rseq};
-use crate::{check, clocks, context, files, signals, timers};
+use crate::{check, clocks, context, files, ipc, signals, timers};
 use snapify_store::{PageFileSummary, Progress};
 use snapify_sys::process;
 use snapify_sys::ptrace::{Registers, RseqConfiguration};
@@ -299,6 +299,7 @@ impl Frozen {
             let mut context = context::capture(tracee, &ctx)?;
             // Before the memory: a removed file that is open and mapped is read through its descriptor.
             let files = files::capture(tracee, &ctx)?;
+            let ipc = ipc::capture(tracee, &ctx)?;
             let (memory, ranges) = memory::capture(tracee, &ctx)?;
             context.clocks = Some(clocks::capture(tracee)?);
             let image = ProcessImage {
@@ -308,6 +309,7 @@ impl Frozen {
                 threads: images,
                 memory,
                 objects: Vec::new(),
+                ipc,
                 files,
                 signals,
                 timers,

@@ -16,6 +16,7 @@ pub mod freeze;
 pub mod identity;
 pub mod ids;
 pub mod image;
+pub mod ipc;
 pub mod memory;
 pub mod path;
 pub mod privileges;

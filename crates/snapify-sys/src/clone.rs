@@ -10,6 +10,9 @@ pub const NEW_PID: u64 = libc::CLONE_NEWPID as u64;
 /// New mount namespace.
 pub const NEW_MOUNT: u64 = libc::CLONE_NEWNS as u64;
 
+/// New IPC namespace: System V objects and POSIX message queues of its own.
+pub const NEW_IPC: u64 = libc::CLONE_NEWIPC as u64;
+
 /// Flags of a new thread of the same process, as pthread_create would have them but for its TLS and tid words.
 pub const THREAD_FLAGS: u64 = (libc::CLONE_VM
     | libc::CLONE_FS

@@ -5,10 +5,14 @@
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]
+pub mod area;
+#[allow(unsafe_code)]
 pub mod clone;
 #[allow(unsafe_code)]
 pub mod fd;
 pub mod inet_diag;
+#[allow(unsafe_code)]
+pub mod ipc;
 #[allow(unsafe_code)]
 pub mod kcmp;
 #[allow(unsafe_code)]

@@ -7,14 +7,16 @@ pub mod siginfo;
 
 use crate::context::ContextImage;
 use crate::files::FilesImage;
+use crate::ipc::IpcImage;
 use crate::memory::MemoryImage;
-use crate::memory::image::MappingKind;
+use crate::memory::image::{Executable, MappingKind};
 use crate::signals::SignalImage;
 use crate::threads::ThreadImage;
 use crate::timers::TimersImage;
 use crate::{error::ProcError, external::External};
 use serde::{Deserialize, Serialize};
 use snapify_store::SpaceId;
+use std::collections::HashMap;
 
 /// Version of the image that this crate writes. Newer ones are refused.
 pub const IMAGE_VERSION: u32 = 1;
@@ -34,6 +36,9 @@ pub struct ProcessImage {
     pub memory: MemoryImage,
     /// Contents that are saved as page spaces of their own.
     pub objects: Vec<ObjectImage>,
+    /// System V objects.
+    #[serde(default)]
+    pub ipc: IpcImage,
     /// Its descriptors.
     pub files: FilesImage,
     /// Dispositions, and signals pending for the whole process.
@@ -62,6 +67,49 @@ pub struct ObjectImage {
     pub directory: Option<crate::path::ImagePath>,
     /// Permission bits of the file.
     pub mode: u32,
+    /// What holds the content at restore.
+    #[serde(default, skip_serializing_if = "Backing::is_file")]
+    pub backing: Backing,
+}
+
+/// What holds the content of an object at restore.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum Backing {
+    /// A file without a name.
+    #[default]
+    File,
+    /// A file without a name in huge pages.
+    HugePages {
+        /// Size of a page in bytes.
+        page_bytes: u64,
+    },
+    /// A System V segment.
+    Segment {
+        /// Its id.
+        id: i32,
+    },
+}
+
+/// Type of the file system of huge pages (linux/magic.h).
+const HUGE_PAGES: rustix::fs::FsWord = 0x9584_58f6;
+
+impl Backing {
+    /// What an open file is kept in.
+    pub(crate) fn of(file: &std::os::fd::OwnedFd) -> std::io::Result<Self> {
+        let status = rustix::fs::fstatfs(file)?;
+        Ok(match status.f_type {
+            HUGE_PAGES => Self::HugePages {
+                page_bytes: u64::try_from(status.f_bsize).unwrap_or(0),
+            },
+            _ => Self::File,
+        })
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref)]
+    fn is_file(&self) -> bool {
+        *self == Self::File
+    }
 }
 
 impl ProcessImage {
@@ -111,12 +159,45 @@ impl ProcessImage {
             }
         }
         self.files.validate()?;
+        self.ipc.validate()?;
+        let objects: HashMap<SpaceId, &ObjectImage> =
+            self.objects.iter().map(|o| (o.space, o)).collect();
+        let is_file = |space: SpaceId| {
+            objects
+                .get(&space)
+                .is_some_and(|o| !matches!(o.backing, Backing::Segment { .. }))
+        };
+        for object in &self.objects {
+            let fine = match object.backing {
+                Backing::File => true,
+                Backing::HugePages { page_bytes } => page_bytes.is_power_of_two(),
+                Backing::Segment { id } => self.ipc.segment(id).is_some_and(|segment| {
+                    segment.object == object.space && segment.bytes == object.bytes
+                }),
+            };
+            if !fine {
+                return bad(format!("{} cannot be made", object.what));
+            }
+        }
+        for segment in &self.ipc.segments {
+            let backing = objects.get(&segment.object).map(|o| o.backing);
+            let id = segment.label.id;
+            if backing != Some(Backing::Segment { id }) {
+                return bad(format!("segment {id} has no content of its own"));
+            }
+        }
+        if let Executable::Removed { object } = self.memory.executable
+            && !is_file(object)
+        {
+            return bad("its executable is nowhere".into());
+        }
         for mapping in &self.memory.mappings {
             let known = match &mapping.kind {
                 MappingKind::External { key, .. } => self.externals.iter().any(|e| e.key == *key),
-                MappingKind::Shared { object, .. } => {
-                    self.objects.iter().any(|o| o.space == *object)
+                MappingKind::Shared { object, .. } | MappingKind::PrivateObject { object, .. } => {
+                    is_file(*object)
                 }
+                MappingKind::Segment { segment, .. } => self.ipc.segment(*segment).is_some(),
                 _ => true,
             };
             if !known {

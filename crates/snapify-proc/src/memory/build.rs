@@ -3,12 +3,14 @@
 use super::gaps::Used;
 use super::image::{MappingFlags, MappingImage, MappingKind, MemoryImage, USER_END};
 use super::vdso::{self, Part};
+use super::{huge, segments, settings};
 use crate::error::ProcError;
-use crate::ids::RemoteAddr;
+use crate::ids::{RemoteAddr, RemoteFd};
 use crate::procfs::maps::Mapping;
 use crate::remote::{SCRATCH_BYTES, SYSCALL, Scratch, Tracee};
 use crate::restore::RestoreContext;
 use snapify_store::PAGE_SIZE;
+use std::path::Path;
 
 const READ: u64 = libc::PROT_READ as u64;
 const WRITE: u64 = libc::PROT_WRITE as u64;
@@ -75,6 +77,9 @@ pub(crate) fn build(
     )?;
     move_vdso(tracee, &group, &vdso::image_parts(image), &used, trampoline)?;
 
+    settings::prepare(tracee, image)?;
+    let (start, end) = (trampoline.start.0, trampoline.start.0 + TRAMPOLINE_BYTES);
+    segments::attach(tracee, image, &ctx.image.ipc, &used.and(start, end))?;
     let mut open = OpenFile::default();
     for mapping in image.mappings.iter().filter(|m| !m.is_kernel()) {
         map(tracee, image, mapping, ctx, &mut open)?;
@@ -182,7 +187,15 @@ fn move_vdso(
 
 /// The file that was opened last: mappings of one file follow each other.
 #[derive(Default)]
-struct OpenFile(Option<(usize, bool, u64)>);
+struct OpenFile(Option<(Opened, u64)>);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Opened {
+    /// A file of the image, and whether for writing.
+    File(usize, bool),
+    /// An object, for reading.
+    Object(RemoteFd),
+}
 
 impl OpenFile {
     fn get(
@@ -192,20 +205,35 @@ impl OpenFile {
         file: usize,
         write: bool,
     ) -> Result<u64, ProcError> {
-        if let Some((open, mode, fd)) = self.0
-            && (open, mode) == (file, write)
+        let path = image.files[file].identity.path.as_path();
+        self.open(tracee, Opened::File(file, write), path, write)
+    }
+
+    fn get_object(&mut self, tracee: &mut Tracee<'_>, object: RemoteFd) -> Result<u64, ProcError> {
+        let path = format!("/proc/self/fd/{object}");
+        self.open(tracee, Opened::Object(object), path.as_ref(), false)
+    }
+
+    fn open(
+        &mut self,
+        tracee: &mut Tracee<'_>,
+        what: Opened,
+        path: &Path,
+        write: bool,
+    ) -> Result<u64, ProcError> {
+        if let Some((opened, fd)) = self.0
+            && opened == what
         {
             return Ok(fd);
         }
         self.close(tracee)?;
-        let path = image.files[file].identity.path.as_path();
         let fd = open_remote(tracee, path, write)?;
-        self.0 = Some((file, write, fd));
+        self.0 = Some((what, fd));
         Ok(fd)
     }
 
     fn close(&mut self, tracee: &mut Tracee<'_>) -> Result<(), ProcError> {
-        if let Some((_, _, fd)) = self.0.take() {
+        if let Some((_, fd)) = self.0.take() {
             tracee.syscall("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
         }
         Ok(())
@@ -215,7 +243,7 @@ impl OpenFile {
 /// Opens a file in the tracee.
 pub(super) fn open_remote(
     tracee: &mut Tracee<'_>,
-    path: &std::path::Path,
+    path: &Path,
     write: bool,
 ) -> Result<u64, ProcError> {
     let name = tracee.put_cstr(path)?;
@@ -232,11 +260,7 @@ pub(super) fn open_remote(
 
 /// Whether the mapping must be writable until it is filled, or was so when it was accounted for.
 fn write_first(mapping: &MappingImage) -> bool {
-    let private = matches!(
-        mapping.kind,
-        MappingKind::Private | MappingKind::PrivateFile { .. }
-    );
-    private
+    mapping.kind.is_private()
         && mapping.prot & libc::PROT_WRITE == 0
         && (mapping.saved > 0 || mapping.flags.accounted)
 }
@@ -259,7 +283,8 @@ fn map(
     let (sharing, fd, offset) = match &mapping.kind {
         MappingKind::Private => {
             let sharing = if droppable { MAP_DROPPABLE } else { private };
-            (sharing | libc::MAP_ANONYMOUS as u64, NO_FD, 0)
+            let huge = mapping.flags.huge_page.map_or(0, huge::map_flags);
+            (sharing | huge | libc::MAP_ANONYMOUS as u64, NO_FD, 0)
         }
         MappingKind::PrivateFile { file, offset } => {
             (private, open.get(tracee, image, *file, false)?, *offset)
@@ -269,7 +294,21 @@ fn map(
             offset,
             may_write,
         } => (shared, open.get(tracee, image, *file, *may_write)?, *offset),
-        MappingKind::Shared { object, offset } => (shared, ctx.object(*object)?.0 as u64, *offset),
+        MappingKind::Shared {
+            object,
+            offset,
+            may_write: true,
+        } => (shared, ctx.object(*object)?.0 as u64, *offset),
+        // By a description that cannot be written to: no mapping that might be made writable may be in the way of
+        // a seal against writing.
+        MappingKind::Shared { object, offset, .. } => (
+            shared,
+            open.get_object(tracee, ctx.object(*object)?)?,
+            *offset,
+        ),
+        MappingKind::PrivateObject { object, offset } => {
+            (private, ctx.object(*object)?.0 as u64, *offset)
+        }
         MappingKind::External {
             key,
             offset,
@@ -279,7 +318,7 @@ fn map(
             ctx.external(key)?.0 as u64,
             *offset,
         ),
-        MappingKind::Kernel { .. } => return Ok(()),
+        MappingKind::Kernel { .. } | MappingKind::Segment { .. } => return Ok(()),
     };
     let flag = |on: bool, bit: i32| if on { bit as u64 } else { 0 };
     let flags = sharing
@@ -332,17 +371,23 @@ pub(crate) fn finish(
     image: &MemoryImage,
 ) -> Result<Vec<String>, ProcError> {
     let mut warnings = Vec::new();
-    for mapping in image.mappings.iter().filter(|m| write_first(m)) {
-        let args = [
-            mapping.start.0,
-            mapping.bytes(),
-            mapping.prot as u64,
-            0,
-            0,
-            0,
-        ];
-        tracee.syscall("mprotect", libc::SYS_mprotect, args)?;
+    let protected = |m: &&MappingImage| write_first(m) || m.flags.key != 0;
+    for mapping in image.mappings.iter().filter(protected) {
+        let (start, bytes, prot) = (mapping.start.0, mapping.bytes(), mapping.prot as u64);
+        match mapping.flags.key {
+            0 => tracee.syscall(
+                "mprotect",
+                libc::SYS_mprotect,
+                [start, bytes, prot, 0, 0, 0],
+            )?,
+            key => tracee.syscall(
+                "pkey_mprotect",
+                libc::SYS_pkey_mprotect,
+                [start, bytes, prot, u64::from(key), 0, 0],
+            )?,
+        };
     }
+    settings::free_keys(tracee, image)?;
     for mapping in image
         .mappings
         .iter()
@@ -371,5 +416,6 @@ pub(crate) fn finish(
             [mapping.start.0, mapping.bytes(), 0, 0, 0, 0],
         )?;
     }
+    settings::finish(tracee, &image.settings, &mut warnings)?;
     Ok(warnings)
 }

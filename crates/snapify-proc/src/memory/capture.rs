@@ -2,8 +2,10 @@
 
 use super::classify::{Class, classify, place};
 use super::image::{
-    FileImage, LayoutImage, MappingFlags, MappingImage, MappingKind, MemoryImage, PRIVATE_MEMORY,
+    Executable, FileImage, LayoutImage, MappingFlags, MappingImage, MappingKind, MemoryImage,
+    PRIVATE_MEMORY,
 };
+use super::settings::{self, Settings};
 use super::{shared, vdso};
 use crate::capture::CaptureContext;
 use crate::error::{Obstacle, ProcError};
@@ -84,6 +86,7 @@ pub(crate) fn capture(
         files: Vec::new(),
         file_index: HashMap::new(),
         ranges: Ranges::default(),
+        settings: settings::capture(tracee, ctx)?,
     };
     let mut mappings = Vec::with_capacity(ctx.maps.len());
     let objects = shared::capture(tracee, ctx)?;
@@ -101,7 +104,9 @@ pub(crate) fn capture(
         }
         None => 0,
     };
+    let settings = std::mem::take(&mut work.settings);
     let image = MemoryImage {
+        settings,
         mappings,
         files: work.files,
         layout: layout(tracee, ctx)?,
@@ -140,6 +145,7 @@ struct Work<'a> {
     files: Vec<FileImage>,
     file_index: HashMap<Vec<u8>, usize>,
     ranges: Ranges,
+    settings: Settings,
 }
 
 impl Work<'_> {
@@ -168,6 +174,11 @@ impl Work<'_> {
                 saved = self.present(mapping, false)?;
                 MappingKind::Private
             }
+            Class::PrivateGone if objects.of(mapping).is_some() => {
+                saved = self.present(mapping, true)?;
+                let object = objects.of(mapping).unwrap_or(PRIVATE_MEMORY);
+                MappingKind::PrivateObject { object, offset }
+            }
             Class::PrivateGone => {
                 saved = mapping.bytes();
                 self.ranges.ranges.push(PageRange {
@@ -186,7 +197,7 @@ impl Work<'_> {
                 MappingKind::PrivateFile { file, offset }
             }
             Class::SharedFile => {
-                let may_write = mapping.flags.unwrap_or_default().has(VmFlags::MAY_WRITE);
+                let may_write = may_write(mapping);
                 let Some(file) = self.file(&mapping.name, mapping.exec, may_write) else {
                     return Ok(None);
                 };
@@ -196,8 +207,17 @@ impl Work<'_> {
                     may_write,
                 }
             }
+            Class::Segment(segment) => MappingKind::Segment {
+                segment,
+                offset,
+                may_write: may_write(mapping),
+            },
             Class::Shared => match objects.of(mapping) {
-                Some(object) => MappingKind::Shared { object, offset },
+                Some(object) => MappingKind::Shared {
+                    object,
+                    offset,
+                    may_write: may_write(mapping),
+                },
                 None => {
                     self.ctx
                         .refuse(Obstacle::new(place(mapping), "its content cannot be read"));
@@ -206,6 +226,10 @@ impl Work<'_> {
             },
         };
         let mut flags = flags(mapping);
+        // The key for what can only be executed is the kernel's own choice.
+        if mapping.prot() != libc::PROT_EXEC || self.settings.keys.contains(&mapping.pkey) {
+            flags.key = mapping.pkey;
+        }
         if kind == MappingKind::Private {
             self.guards(mapping, &mut flags)?;
         }
@@ -336,14 +360,28 @@ impl Work<'_> {
         }
     }
 
-    fn executable(&mut self) -> Result<usize, ProcError> {
+    /// The program: by its path or, if that leads to nothing or to another file by now, by content.
+    fn executable(&mut self) -> Result<Executable, ProcError> {
         let path = self.ctx.proc.link("exe")?;
-        if let Some(index) = self.file(path.as_bytes(), true, false) {
-            return Ok(index);
+        let stat = self.ctx.proc.stat_of("exe")?;
+        let now = rustix::fs::stat(path.as_path());
+        if now.is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino)) {
+            // If there is none, an obstacle has been noted: this image is never used.
+            let file = self.file(path.as_bytes(), true, false);
+            return Ok(Executable::File(file.unwrap_or(0)));
         }
-        // The obstacle has been noted: this image is never used.
-        Ok(0)
+        let file = self.ctx.proc.open_file("exe")?;
+        let object = self
+            .ctx
+            .objects_mut()
+            .add_file(path.to_string(), file.into(), None)
+            .map_err(ProcError::file("look at", path.as_path()))?;
+        Ok(Executable::Removed { object })
     }
+}
+
+fn may_write(mapping: &Mapping) -> bool {
+    mapping.flags.unwrap_or_default().has(VmFlags::MAY_WRITE)
 }
 
 fn flags(mapping: &Mapping) -> MappingFlags {
@@ -372,6 +410,8 @@ fn flags(mapping: &Mapping) -> MappingFlags {
         locked_on_fault: bits.has(VmFlags::LOCK_ON_FAULT),
         sealed: bits.has(VmFlags::SEALED),
         droppable: bits.has(VmFlags::DROPPABLE),
+        huge_page: mapping.huge_page(),
+        key: 0,
         advice: advice
             .into_iter()
             .filter(|(bit, _)| bits.has(*bit))

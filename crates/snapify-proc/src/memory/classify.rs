@@ -1,6 +1,6 @@
 //! What a mapping is, as far as it decides how it is saved.
 
-use super::vdso;
+use super::{shared, vdso};
 use crate::capture::CaptureContext;
 use crate::error::Obstacle;
 use crate::procfs::maps::{Mapping, VmFlags};
@@ -22,6 +22,8 @@ pub(super) enum Class {
     Private,
     /// Private mapping of a file that is gone.
     PrivateGone,
+    /// A System V segment with this id.
+    Segment(i32),
     /// Private mapping of a file with a name.
     PrivateFile,
     /// Shared memory or a shared mapping of a file that is gone.
@@ -50,10 +52,13 @@ pub(super) fn classify(mapping: &Mapping, ctx: &CaptureContext<'_>) -> Class {
     if let Some(why) = flag_obstacle(mapping) {
         return Class::Obstacle(Obstacle::new(place(mapping), why));
     }
-    if name.starts_with(b"/SYSV") && mapping.marked_deleted() {
+    if let Some(id) = shared::segment_id(mapping) {
+        return Class::Segment(id);
+    }
+    if name == b"/secretmem (deleted)" {
         return Class::Obstacle(Obstacle::new(
             place(mapping),
-            "System V shared memory is not supported",
+            "it is secret memory (memfd_secret), which nobody else may read",
         ));
     }
     if !mapping.is_file() {
@@ -85,11 +90,8 @@ pub(super) fn classify(mapping: &Mapping, ctx: &CaptureContext<'_>) -> Class {
             "asynchronous I/O (io_setup) is not supported",
         ));
     }
-    if name.starts_with(b"/anon_hugepage") {
-        return Class::Obstacle(Obstacle::new(
-            place(mapping),
-            "huge TLB pages are not supported",
-        ));
+    if name == b"/anon_hugepage (deleted)" && !mapping.shared {
+        return Class::Private;
     }
     match (mapping.shared, file_type(mapping)) {
         (true, None) => Class::Shared,
@@ -119,12 +121,8 @@ fn file_type(mapping: &Mapping) -> Option<FileType> {
 fn flag_obstacle(mapping: &Mapping) -> Option<&'static str> {
     let flags = mapping.flags.unwrap_or_default();
     let any = |bits: &[VmFlags]| bits.iter().any(|&bit| flags.has(bit));
-    if mapping.pkey != 0 {
-        Some("memory protection keys are not supported")
-    } else if any(&[VmFlags::IO, VmFlags::PFN_MAP, VmFlags::MIXED_MAP]) {
+    if any(&[VmFlags::IO, VmFlags::PFN_MAP, VmFlags::MIXED_MAP]) {
         Some("device memory is not supported")
-    } else if any(&[VmFlags::HUGE_TLB]) {
-        Some("huge TLB pages are not supported")
     } else if any(&[VmFlags::UFFD_MISSING, VmFlags::UFFD_WP, VmFlags::UFFD_MINOR]) {
         Some("it is watched with userfaultfd, which is not supported")
     } else if any(&[VmFlags::SHADOW_STACK]) {

@@ -1,8 +1,9 @@
 //! Where pages of an image go: into the memory of the process under construction, and into its objects.
 
-use super::image::{MappingKind, MemoryImage, PRIVATE_MEMORY};
+use super::image::{MemoryImage, PRIVATE_MEMORY};
 use crate::ids::Pid;
 use snapify_store::{PageSink, SpaceId};
+use snapify_sys::area::Area;
 use snapify_sys::vm;
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,17 +15,22 @@ pub(crate) struct Sink<'a> {
     pid: Pid,
     /// Private mappings, joined where they touch: all that may be written.
     private: Vec<(u64, u64)>,
-    objects: HashMap<u32, &'a File>,
+    objects: HashMap<u32, Target<'a>>,
+}
+
+/// What holds the content of an object.
+pub(crate) enum Target<'a> {
+    /// A file that can be written.
+    File(&'a File),
+    /// Memory of this process: a segment, or a file of huge pages.
+    Area(&'a Area),
 }
 
 impl<'a> Sink<'a> {
-    pub(crate) fn new(pid: Pid, image: &MemoryImage, objects: HashMap<u32, &'a File>) -> Self {
+    pub(crate) fn new(pid: Pid, image: &MemoryImage, objects: HashMap<u32, Target<'a>>) -> Self {
         let mut private: Vec<(u64, u64)> = Vec::new();
         for mapping in &image.mappings {
-            if !matches!(
-                mapping.kind,
-                MappingKind::Private | MappingKind::PrivateFile { .. }
-            ) {
+            if !mapping.kind.is_private() {
                 continue;
             }
             match private.last_mut() {
@@ -46,7 +52,10 @@ impl PageSink for Sink<'_> {
             let file = self.objects.get(&space.0);
             let file =
                 file.ok_or_else(|| io::Error::other(format!("the image has no object {space}")))?;
-            return file.write_all_at(data, start);
+            return match file {
+                Target::File(file) => file.write_all_at(data, start),
+                Target::Area(area) => area.write_all_at(data, start),
+            };
         }
         // Nothing but private memory may be written, whatever the page file says: a shared mapping is someone's file.
         let end = start.saturating_add(data.len() as u64);

@@ -17,6 +17,11 @@ impl Used {
         Self(all)
     }
 
+    /// These ranges and another one.
+    pub(crate) fn and(&self, start: u64, end: u64) -> Self {
+        Self::new(self.0.iter().copied().chain([(start, end)]))
+    }
+
     /// Free places of at least `bytes`, lowest first.
     pub(crate) fn gaps(&self, bytes: u64) -> impl Iterator<Item = u64> {
         let mut at = LOWEST;

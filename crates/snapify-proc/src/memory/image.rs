@@ -1,5 +1,6 @@
 //! The image of an address space.
 
+use super::settings::Settings;
 use crate::error::{Obstacle, ProcError};
 use crate::identity::FileIdentity;
 use crate::ids::RemoteAddr;
@@ -12,6 +13,9 @@ pub const PRIVATE_MEMORY: SpaceId = SpaceId(0);
 
 /// End of the addresses that a program gets without asking for more (47 bits less a page).
 pub const USER_END: u64 = 0x7fff_ffff_f000;
+
+/// Protection keys that x86 has.
+const KEYS: u32 = 16;
 
 /// The advice that a mapping can come with (`MADV_*`): what the kernel keeps as a flag.
 const ADVICE: [i32; 8] = [
@@ -36,10 +40,26 @@ pub struct MemoryImage {
     pub layout: LayoutImage,
     /// Auxiliary vector.
     pub auxv: HexBytes,
-    /// Index in `files` of the executable.
-    pub executable: usize,
+    /// The program.
+    pub executable: Executable,
     /// Hash of the content of the vDSO, which must be the same at restore.
     pub vdso_hash: u64,
+    /// What holds for all of it.
+    #[serde(default)]
+    pub settings: Settings,
+}
+
+/// The file of the program, to which `/proc/PID/exe` leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Executable {
+    /// Index in [`MemoryImage::files`].
+    File(usize),
+    /// It was removed or replaced while the program ran.
+    Removed {
+        /// Its content.
+        object: SpaceId,
+    },
 }
 
 /// One mapping.
@@ -88,6 +108,26 @@ pub enum MappingKind {
         object: SpaceId,
         /// Offset in bytes.
         offset: u64,
+        /// Whether the mapping may be made writable.
+        #[serde(default = "yes")]
+        may_write: bool,
+    },
+    /// Private mapping of a file that is gone but whose content is saved as an object: written pages are saved with the
+    /// private memory.
+    PrivateObject {
+        /// The object with the file's content.
+        object: SpaceId,
+        /// Offset in bytes.
+        offset: u64,
+    },
+    /// A System V segment, or a part of one.
+    Segment {
+        /// Its id.
+        segment: i32,
+        /// Offset in bytes.
+        offset: u64,
+        /// Whether the mapping may be made writable.
+        may_write: bool,
     },
     /// Belongs to an agent.
     External {
@@ -130,6 +170,12 @@ pub struct MappingFlags {
     /// `MAP_DROPPABLE`
     #[serde(skip_serializing_if = "is_false")]
     pub droppable: bool,
+    /// Size of its pages in bytes, if they are huge TLB pages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub huge_page: Option<u64>,
+    /// Protection key, 0 for none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub key: u32,
     /// `MADV_*` to be given again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub advice: Vec<i32>,
@@ -141,6 +187,15 @@ pub struct MappingFlags {
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl MappingFlags {
@@ -213,6 +268,31 @@ impl MappingImage {
     }
 }
 
+impl MappingKind {
+    /// Where in its file or object the mapping begins.
+    #[must_use]
+    pub fn offset(&self) -> Option<u64> {
+        match *self {
+            Self::Private | Self::Kernel { .. } => None,
+            Self::PrivateFile { offset, .. }
+            | Self::SharedFile { offset, .. }
+            | Self::Shared { offset, .. }
+            | Self::PrivateObject { offset, .. }
+            | Self::Segment { offset, .. }
+            | Self::External { offset, .. } => Some(offset),
+        }
+    }
+
+    /// Whether what is written there stays private: such pages are saved with the memory.
+    #[must_use]
+    pub fn is_private(&self) -> bool {
+        matches!(
+            self,
+            Self::Private | Self::PrivateFile { .. } | Self::PrivateObject { .. }
+        )
+    }
+}
+
 impl MemoryImage {
     /// Checks that mappings are in order, page aligned, in the user's half, and refer to files that there are.
     ///
@@ -234,8 +314,13 @@ impl MemoryImage {
             }
             last = end;
         }
-        if self.executable >= self.files.len() {
+        if matches!(self.executable, Executable::File(file) if file >= self.files.len()) {
             return Err(ProcError::BadImage("it names no executable".into()));
+        }
+        if !self.settings.is_sound() {
+            return Err(ProcError::BadImage(
+                "it has impossible protection keys".into(),
+            ));
         }
         Ok(())
     }
@@ -256,7 +341,20 @@ impl MemoryImage {
                     .checked_add(bytes)
                     .is_some_and(|end| end <= mapping.end.0)
         });
-        file_fine && guards_fine && flags.advice.iter().all(|advice| ADVICE.contains(advice))
+        let huge_fine = flags.huge_page.is_none_or(|page| {
+            page.is_power_of_two()
+                && mapping.start.0.is_multiple_of(page)
+                && mapping.end.0.is_multiple_of(page)
+        });
+        let offset_fine = mapping.kind.offset().is_none_or(|offset| {
+            offset % PAGE_SIZE == 0 && offset.checked_add(mapping.bytes()).is_some()
+        });
+        file_fine
+            && guards_fine
+            && huge_fine
+            && offset_fine
+            && flags.key < KEYS
+            && flags.advice.iter().all(|advice| ADVICE.contains(advice))
     }
 }
 
@@ -276,8 +374,9 @@ mod tests {
             }],
             layout: LayoutImage::default(),
             auxv: HexBytes::default(),
-            executable: 0,
+            executable: Executable::File(0),
             vdso_hash: 0,
+            settings: Settings::default(),
         }
     }
 
@@ -318,6 +417,9 @@ mod tests {
         // Such advice would poison memory, or drop it.
         refused(&|m| m.flags.advice = vec![libc::MADV_HWPOISON]);
         refused(&|m| m.flags.advice = vec![libc::MADV_DONTNEED]);
+        refused(&|m| m.flags.huge_page = Some(0x20000));
+        refused(&|m| m.flags.huge_page = Some(0));
+        refused(&|m| m.flags.key = 16);
         refused(&|m| m.flags.guards = vec![(RemoteAddr(0x1f000), 0x2000)]);
         refused(&|m| m.flags.guards = vec![(RemoteAddr(0x1f000), u64::MAX)]);
     }

@@ -3,33 +3,40 @@
 mod build;
 mod capture;
 mod classify;
+mod extent;
 mod fill;
 pub(crate) mod gaps;
+pub(crate) mod huge;
 pub mod image;
 mod layout;
 mod save;
+mod segments;
+pub mod settings;
 mod shared;
 pub mod vdso;
 
 pub(crate) use build::{Trampoline, build, finish};
 pub(crate) use capture::{Ranges, capture, syscall_instruction};
-pub(crate) use fill::Sink;
+pub(crate) use fill::{Sink, Target};
 pub use image::MemoryImage;
 pub(crate) use layout::restore as restore_layout;
 pub(crate) use save::save;
+pub(crate) use shared::{segment_content, segment_id};
 
 use crate::capture::CaptureContext;
 use crate::error::Obstacle;
+use crate::image::ObjectImage;
 
 /// Which of the files that the address space needs are not what they were, and whether the vDSO differs.
 #[must_use]
-pub fn preflight(image: &MemoryImage) -> Vec<Obstacle> {
+pub fn preflight(image: &MemoryImage, objects: &[ObjectImage]) -> Vec<Obstacle> {
     let mut obstacles: Vec<Obstacle> = image
         .files
         .iter()
         .filter_map(|file| file.verify().err())
         .collect();
     obstacles.extend(vdso::preflight(image));
+    obstacles.extend(huge::preflight(image, objects));
     obstacles
 }
 
@@ -40,10 +47,8 @@ pub(crate) fn obstacles(ctx: &CaptureContext<'_>) -> Vec<Obstacle> {
         _ => None,
     };
     let mut obstacles: Vec<Obstacle> = ctx.maps.iter().filter_map(refused).collect();
-    if let Ok(path) = ctx.proc.link("exe")
-        && let Err(e) = std::fs::metadata(&path)
-    {
-        obstacles.push(Obstacle::new(format!("executable {path}"), e.to_string()));
+    if let Err(e) = ctx.proc.open_file("exe") {
+        obstacles.push(Obstacle::new("executable", e.to_string()));
     }
     obstacles
 }

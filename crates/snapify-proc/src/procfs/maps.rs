@@ -32,6 +32,8 @@ pub struct Mapping {
     pub flags: Option<VmFlags>,
     /// Memory protection key, 0 if none was ever set.
     pub pkey: u32,
+    /// Size of its pages in bytes; only smaps shows it.
+    pub page_bytes: u64,
 }
 
 const DELETED: &[u8] = b" (deleted)";
@@ -57,6 +59,13 @@ impl Mapping {
     #[must_use]
     pub fn is_file(&self) -> bool {
         self.inode != 0 || self.name.first() == Some(&b'/')
+    }
+
+    /// Size of its pages in bytes, if they are huge TLB pages.
+    #[must_use]
+    pub fn huge_page(&self) -> Option<u64> {
+        let huge = self.flags.unwrap_or_default().has(VmFlags::HUGE_TLB);
+        huge.then_some(self.page_bytes)
     }
 
     /// Whether the name says that the file was removed. A file may also be *called* so: its link
@@ -203,6 +212,13 @@ pub fn parse(text: &[u8]) -> Result<Vec<Mapping>, Malformed> {
                         .and_then(|key| u32::try_from(key).ok())
                         .ok_or_else(|| Malformed::new("protection key", line))?;
                 }
+                b"KernelPageSize" => {
+                    let kilobytes = text::words(value)
+                        .next()
+                        .and_then(|number| text::unsigned(number, 10))
+                        .ok_or_else(|| Malformed::new("page size", line))?;
+                    last.page_bytes = kilobytes.saturating_mul(1024);
+                }
                 _ => {}
             }
         } else {
@@ -246,6 +262,7 @@ fn mapping(line: &[u8]) -> Option<Mapping> {
         name: text::unescape(name),
         flags: None,
         pkey: 0,
+        page_bytes: 4096,
     })
 }
 
@@ -300,9 +317,9 @@ mod tests {
 
     #[test]
     fn smaps_keys_belong_to_the_mapping_above() {
-        let text = b"1000-2000 rw-p 00000000 00:00 0 \nSize: 4 kB\nProtectionKey:         3\nVmFlags: rd wr dc lo zz \n";
+        let text = b"1000-2000 rw-p 00000000 00:00 0 \nSize: 4 kB\nKernelPageSize:     2048 kB\nProtectionKey:         3\nVmFlags: rd wr dc lo zz \n";
         let maps = parse(text).unwrap();
-        assert_eq!(maps[0].pkey, 3);
+        assert_eq!((maps[0].pkey, maps[0].page_bytes), (3, 2 << 20));
         let flags = maps[0].flags.unwrap();
         assert!(
             flags.has(VmFlags::DONT_COPY) && flags.has(VmFlags::LOCKED) && !flags.has(VmFlags::IO)

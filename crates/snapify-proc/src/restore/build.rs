@@ -5,11 +5,11 @@ use super::{RestorePlan, blank, inherited};
 use crate::clocks::ClocksImage;
 use crate::error::ProcError;
 use crate::image::ProcessImage;
-use crate::memory::{self, Sink};
+use crate::memory::{self, Sink, Target};
 use crate::ptrace::Stopped;
 use crate::remote::Tracee;
 use crate::threads;
-use crate::{context, files, signals, timers};
+use crate::{context, files, ipc, signals, timers};
 use snapify_store::Progress;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -33,6 +33,8 @@ pub(super) fn build(plan: &RestorePlan<'_>, progress: &dyn Progress) -> Result<B
     if let Some(clocks) = &image.context.clocks {
         set_clocks(clocks, &ctx)?;
     }
+    let segments = ipc::make(&image.ipc, |text| ctx.warn(text))?;
+    ctx.areas.extend(segments);
     let prepared = files::Prepared::new(&image.files, &ctx)?;
     let (mut tracee, pidfd, maps) = blank::spawn(image.pid)?;
 
@@ -42,9 +44,11 @@ pub(super) fn build(plan: &RestorePlan<'_>, progress: &dyn Progress) -> Result<B
     // Threads come before the contents: filling needs threads of this init, whose ids could be those of the image.
     threads::restore::create(&mut tracee, &image.threads)?;
     fill(&mut tracee, plan, &ctx, progress)?;
+    ctx.areas.clear();
+    ipc::finish(&image.ipc)?;
 
     let mut warnings = memory::finish(&mut tracee, &image.memory)?;
-    memory::restore_layout(&mut tracee, &image.memory)?;
+    memory::restore_layout(&mut tracee, &image.memory, &ctx)?;
     files::restore(&mut tracee, &image.files, prepared, &mut ctx)?;
     context::restore(&mut tracee, &image.context, &mut ctx)?;
     signals::restore(&mut tracee, &image.signals, &mut ctx)?;
@@ -89,10 +93,15 @@ fn fill(
     ctx: &RestoreContext<'_>,
     progress: &dyn Progress,
 ) -> Result<(), ProcError> {
+    let areas = ctx
+        .areas
+        .iter()
+        .map(|(&space, area)| (space, Target::Area(area)));
     let objects: HashMap<_, _> = ctx
         .objects
         .iter()
-        .map(|(&space, (_, file))| (space, file))
+        .map(|(&space, (_, file))| (space, Target::File(file)))
+        .chain(areas)
         .collect();
     let sink = Sink::new(tracee.pid(), &plan.image.memory, objects);
     tracee.unpin();

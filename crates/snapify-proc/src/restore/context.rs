@@ -4,6 +4,7 @@ use crate::error::ProcError;
 use crate::ids::RemoteFd;
 use crate::image::ProcessImage;
 use snapify_store::SpaceId;
+use snapify_sys::area::Area;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,6 +19,8 @@ pub struct RestoreContext<'a> {
     pub image: &'a ProcessImage,
     pub(crate) externals: HashMap<String, RemoteFd>,
     pub(crate) objects: HashMap<u32, (RemoteFd, File)>,
+    /// Objects that this init has mapped while they are filled.
+    pub(crate) areas: HashMap<u32, Area>,
     pub(crate) stdio: [RemoteFd; 3],
     pub(crate) first_inherited: RemoteFd,
     pub(crate) warnings: RefCell<Vec<String>>,

@@ -4,8 +4,10 @@ use super::RestorePlan;
 use super::context::RestoreContext;
 use crate::error::ProcError;
 use crate::ids::RemoteFd;
-use crate::image::{ObjectImage, ProcessImage};
+use crate::image::{Backing, ObjectImage, ProcessImage};
+use crate::memory::huge;
 use rustix::fs::{MemfdFlags, Mode, OFlags};
+use snapify_sys::area::Area;
 use snapify_sys::process;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -35,15 +37,26 @@ pub(super) fn gather<'a>(
         None => [inherit(0, first)?, inherit(1, first)?, inherit(2, first)?],
     };
     let mut objects = HashMap::new();
+    let mut areas = HashMap::new();
     for object in &image.objects {
+        if let Backing::Segment { .. } = object.backing {
+            continue;
+        }
         let file = fresh_file(object)?;
         let fd = above(file.as_fd(), first)?;
+        // Files of huge pages cannot be written to but by way of memory.
+        if let Backing::HugePages { .. } = object.backing {
+            let area = Area::of_file(file.as_fd(), object.bytes)
+                .map_err(ProcError::system(format!("map {}", object.what)))?;
+            areas.insert(object.space.0, area);
+        }
         objects.insert(object.space.0, (fd, File::from(file)));
     }
     Ok(RestoreContext {
         image,
         externals,
         objects,
+        areas,
         stdio,
         first_inherited: RemoteFd(first),
         warnings: RefCell::default(),
@@ -89,12 +102,7 @@ fn fresh_file(object: &ObjectImage) -> Result<OwnedFd, ProcError> {
     });
     let file = match in_directory {
         Some(file) => file,
-        // What was such a file itself keeps its name; its seals come when its content is complete.
-        None => rustix::fs::memfd_create(
-            memory_name(&object.what),
-            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-        )
-        .map_err(ProcError::system(format!(
+        None => memory_file(object).map_err(ProcError::system(format!(
             "make a file in memory for {}",
             object.what
         )))?,
@@ -103,6 +111,26 @@ fn fresh_file(object: &ObjectImage) -> Result<OwnedFd, ProcError> {
         "make a file of {} bytes for {}",
         object.bytes, object.what
     )))?;
+    Ok(file)
+}
+
+/// A file in memory. What was such a file itself keeps its name; its seals come when its content is complete.
+fn memory_file(object: &ObjectImage) -> rustix::io::Result<OwnedFd> {
+    let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    if let Backing::HugePages { page_bytes } = object.backing {
+        flags |= MemfdFlags::from_bits_retain(huge::memfd_flags(page_bytes));
+    }
+    let name = memory_name(&object.what);
+    let executable = flags | MemfdFlags::from_bits_retain(libc::MFD_EXEC);
+    let file = match rustix::fs::memfd_create(name, executable) {
+        // Before Linux 6.3, or forbidden by vm.memfd_noexec.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::ACCESS) => {
+            rustix::fs::memfd_create(name, flags)?
+        }
+        other => other?,
+    };
+    // Not only for show: a seal against execution seals all else too if the file is executable at that time.
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(object.mode & 0o7777))?;
     Ok(file)
 }
 

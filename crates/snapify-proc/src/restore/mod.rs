@@ -48,7 +48,7 @@ pub struct RestorePlan<'a> {
 /// What is in the way of restoring the image on this system, found without creating any process.
 #[must_use]
 pub fn preflight(image: &ProcessImage) -> Vec<Obstacle> {
-    let mut obstacles = memory::preflight(&image.memory);
+    let mut obstacles = memory::preflight(&image.memory, &image.objects);
     obstacles.extend(threads::restore::preflight(&image.threads));
     obstacles.extend(files::preflight(&image.files));
     obstacles.extend(process_context::preflight(&image.context));
@@ -79,7 +79,10 @@ pub fn restore(plan: RestorePlan<'_>) -> Result<Restored, ProcError> {
     }
     let progress = plan.progress;
     let name = plan.init_name.clone();
-    let init = namespace::spawn(&name, move |inside| init::restore_process(inside, plan))?;
+    let ipc = plan.image.ipc.namespace;
+    let init = namespace::spawn(&name, ipc, move |inside| {
+        init::restore_process(inside, plan)
+    })?;
     Restored::when_ready(init, pid, progress)
 }
 
@@ -91,6 +94,8 @@ pub fn restore(plan: RestorePlan<'_>) -> Result<Restored, ProcError> {
 /// If the namespaces or the process cannot be made.
 pub fn launch(spec: LaunchSpec) -> Result<Restored, ProcError> {
     let name = spec.init_name.clone();
-    let init = namespace::spawn(&name, move |inside| init::launch_program(inside, &spec))?;
+    let init = namespace::spawn(&name, false, move |inside| {
+        init::launch_program(inside, &spec)
+    })?;
     Restored::when_ready(init, Pid(0), &())
 }

@@ -8,7 +8,7 @@ use crate::error::ProcError;
 use crate::procfs::status::Status;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use snapify_sys::clone::{Fork, NEW_MOUNT, NEW_PID, NEW_USER, fork};
+use snapify_sys::clone::{Fork, NEW_IPC, NEW_MOUNT, NEW_PID, NEW_USER, fork};
 use snapify_sys::process;
 use std::ffi::CString;
 use std::fs;
@@ -35,14 +35,15 @@ pub(crate) struct Init {
     pub(crate) socket: OwnedFd,
 }
 
-/// Forks an init into fresh namespaces, where `work` runs; the init ends when `work` returns.
+/// Forks an init into fresh namespaces, where `work` runs; the init ends when `work` returns. An IPC namespace is
+/// only among them if `ipc` says so.
 ///
 /// The caller should have one thread only: locks that other threads hold at this moment stay locked in the init.
 ///
 /// # Errors
 /// If the system does not allow the namespaces.
 #[allow(unsafe_code)]
-pub(crate) fn spawn(name: &str, work: impl FnOnce(Inside)) -> Result<Init, ProcError> {
+pub(crate) fn spawn(name: &str, ipc: bool, work: impl FnOnce(Inside)) -> Result<Init, ProcError> {
     let (ours, theirs) = socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -51,7 +52,10 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce(Inside)) -> Result<Init, ProcE
     )
     .map_err(ProcError::system("make a socket pair"))?;
     let user = NeedsUser::find()?;
-    let flags = NEW_PID | NEW_MOUNT | if user.needed { NEW_USER } else { 0 };
+    let flags = NEW_PID
+        | NEW_MOUNT
+        | if user.needed { NEW_USER } else { 0 }
+        | if ipc { NEW_IPC } else { 0 };
     // SAFETY: the caller has one thread only, as documented.
     match unsafe { fork(flags, None) } {
         Ok(Fork::Parent { pid, pidfd }) => Ok(Init {

@@ -4,6 +4,7 @@
 
 mod busy;
 mod clocks;
+mod ipc;
 mod refused;
 mod restart;
 // Other tests of the engine use it too.

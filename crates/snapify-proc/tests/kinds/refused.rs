@@ -37,7 +37,6 @@ const KINDS: &[(&str, &str)] = &[
         "thread-clock",
         "POSIX timer 0: it counts the CPU time of the thread that made it",
     ),
-    ("sysv", "System V shared memory"),
     ("aio", "asynchronous I/O"),
     ("ldt", "local descriptor table"),
 ];

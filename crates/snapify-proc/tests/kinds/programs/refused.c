@@ -7,9 +7,7 @@
 #include <linux/userfaultfd.h>
 #include <mqueue.h>
 #include <sys/inotify.h>
-#include <sys/ipc.h>
 #include <sys/prctl.h>
-#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -98,12 +96,6 @@ static int set_up(const char *kind) {
         int id;
         struct sigevent none = {.sigev_notify = SIGEV_NONE};
         return syscall(SYS_timer_create, CLOCK_THREAD_CPUTIME_ID, &none, &id);
-    }
-    if (is(kind, "sysv")) {
-        int id = shmget(IPC_PRIVATE, 4096, 0600);
-        void *at = shmat(id, NULL, 0);
-        shmctl(id, IPC_RMID, NULL);
-        return at == (void *)-1 ? -1 : 0;
     }
     if (is(kind, "aio")) {
         static aio_context_t context;

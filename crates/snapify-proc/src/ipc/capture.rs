@@ -1,0 +1,378 @@
+//! Finding and saving the System V objects of a program, by system calls of its own: they see its IPC namespace, with its rights
+//! and its process ids.
+//!
+//! Nobody keeps a list of who uses an object, so there are rules:
+//!
+//! - In an IPC namespace other than ours (the program was restored before, or lives in a container) everything is taken
+//!   that no stranger has attached.
+//! - In ours a segment is taken if the program has it attached; and an object of any kind if the last to have used it, or its
+//!   creator, belongs to the program; or if it is the user's, younger than the program, and nobody who lives is known
+//!   to use it: a new object shows no user, and the process that made it may have ended.
+//! - What a stranger uses *as well* is an obstacle, for the restored program would have a copy of its own.
+
+use super::{IpcImage, Label, MessageImage, QueueImage, SegmentImage, SetImage};
+use crate::abi::Pod;
+use crate::capture::CaptureContext;
+use crate::error::{Obstacle, ProcError};
+use crate::image::hex::HexBytes;
+use crate::memory;
+use crate::procfs::maps::Mapping;
+use crate::remote::Tracee;
+use snapify_sys::ipc::{self, Permissions, QueueStatus, SegmentStatus, SetStatus};
+use std::collections::BTreeMap;
+
+/// Permission bits of a mode.
+const PERMISSION_BITS: u32 = 0o777;
+
+/// Saves the objects of the program.
+///
+/// # Errors
+/// If the process is killed.
+pub(crate) fn capture(
+    tracee: &mut Tracee<'_>,
+    ctx: &CaptureContext<'_>,
+) -> Result<IpcImage, ProcError> {
+    let elsewhere = in_another_namespace(ctx)?;
+    let mut survey = Survey {
+        ctx,
+        elsewhere,
+        members: vec![ctx.status.inner_tgid().0],
+        user: ctx.status.uid.effective,
+        born: born(ctx),
+    };
+    let mut image = IpcImage::default();
+    survey.segments(tracee, &mut image)?;
+    survey.sets(tracee, &mut image)?;
+    survey.queues(tracee, &mut image)?;
+    let none = image.segments.is_empty() && image.sets.is_empty() && image.queues.is_empty();
+    image.namespace = elsewhere || !none;
+    Ok(image)
+}
+
+fn in_another_namespace(ctx: &CaptureContext<'_>) -> Result<bool, ProcError> {
+    let ours = "/proc/self/ns/ipc";
+    match (ctx.proc.stat_of("ns/ipc"), rustix::fs::stat(ours)) {
+        (Ok(theirs), Ok(ours)) => Ok((theirs.st_dev, theirs.st_ino) != (ours.st_dev, ours.st_ino)),
+        // A kernel without IPC namespaces.
+        (Err(e), _) if e.errno() == Some(libc::ENOENT) => Ok(false),
+        (Err(e), _) => Err(e),
+        (_, Err(e)) => Err(ProcError::file("look at", ours)(e)),
+    }
+}
+
+/// When the program began, in seconds since 1970; 0 if that is not to be found out. Young objects are told by it.
+fn born(ctx: &CaptureContext<'_>) -> i64 {
+    let ticks = rustix::param::clock_ticks_per_second();
+    let boot = std::fs::read_to_string("/proc/stat").ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("btime "))?;
+        line.trim().parse::<i64>().ok()
+    });
+    match (boot, ctx.proc.stat()) {
+        // The boot time is rounded.
+        (Some(boot), Ok(stat)) => boot + (stat.start_time / ticks) as i64 - 1,
+        _ => 0,
+    }
+}
+
+struct Survey<'a> {
+    ctx: &'a CaptureContext<'a>,
+    /// Whether the program lives in an IPC namespace that is not ours.
+    elsewhere: bool,
+    /// The processes that are saved, as they see themselves.
+    members: Vec<i32>,
+    user: u32,
+    born: i64,
+}
+
+/// What is done with an object.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Take,
+    Leave,
+    /// A stranger with this process id (0: one that is not visible) uses it, too.
+    Shared(i32),
+}
+
+impl Survey<'_> {
+    /// Decides about an object that these processes are known to have used (0: nobody).
+    fn judge(
+        &self,
+        tracee: &mut Tracee<'_>,
+        permissions: &Permissions,
+        changed_at: i64,
+        users: &[i32],
+    ) -> Result<Verdict, ProcError> {
+        if self.elsewhere {
+            return Ok(Verdict::Take);
+        }
+        let ours = users.iter().any(|user| self.members.contains(user));
+        let mut stranger = None;
+        for &user in users.iter().filter(|user| !self.members.contains(user)) {
+            if user > 0 && lives(tracee, user)? {
+                stranger = Some(user);
+            }
+        }
+        let young = changed_at >= self.born
+            && (permissions.uid == self.user || permissions.cuid == self.user);
+        Ok(match (ours, stranger) {
+            (true, Some(stranger)) => Verdict::Shared(stranger),
+            (true, None) => Verdict::Take,
+            (false, None) if young => Verdict::Take,
+            (false, _) => Verdict::Leave,
+        })
+    }
+
+    fn refuse(&self, what: &str, id: i32, why: impl Into<String>) {
+        self.ctx
+            .refuse(Obstacle::new(format!("System V {what} {id}"), why));
+    }
+
+    fn refuse_shared(&self, what: &str, id: i32, stranger: i32) {
+        self.refuse(
+            what,
+            id,
+            format!("process {stranger}, which is not saved, uses it too"),
+        );
+    }
+
+    fn segments(&mut self, tracee: &mut Tracee<'_>, image: &mut IpcImage) -> Result<(), ProcError> {
+        let mut attached: BTreeMap<i32, Vec<&Mapping>> = BTreeMap::new();
+        for mapping in self.ctx.maps {
+            if let Some(id) = memory::segment_id(mapping) {
+                attached.entry(id).or_default().push(mapping);
+            }
+        }
+        let all: Vec<(i32, SegmentStatus)> = list(
+            tracee,
+            "shmctl",
+            |cmd, id, buffer| (libc::SYS_shmctl, [id, cmd as u64, buffer, 0, 0, 0]),
+            (ipc::SHM_INFO, 0),
+            ipc::SHM_STAT_ANY,
+        )?;
+        for (id, status) in all {
+            let mappings = attached.remove(&id).unwrap_or_default();
+            let strangers = status.attached > mappings.len() as u64;
+            if !mappings.is_empty() && strangers {
+                let why = "a process that is not saved has it attached, too";
+                self.refuse("shared memory segment", id, why);
+                continue;
+            }
+            if mappings.is_empty() {
+                let users = [status.creator, status.last_user];
+                let verdict = self.judge(tracee, &status.permissions, status.changed_at, &users)?;
+                // One that others have attached may have been made for them.
+                if strangers || verdict == Verdict::Leave {
+                    continue;
+                }
+                if let Verdict::Shared(stranger) = verdict {
+                    self.refuse_shared("shared memory segment", id, stranger);
+                    continue;
+                }
+            }
+            let huge_page = mappings.first().and_then(|m| m.huge_page());
+            match memory::segment_content(tracee, self.ctx, id, status.bytes, &mappings) {
+                Ok(object) => image.segments.push(SegmentImage {
+                    label: label(id, &status.permissions),
+                    bytes: status.bytes,
+                    object,
+                    removed: status.permissions.mode & ipc::SHM_DEST != 0,
+                    locked: status.permissions.mode & ipc::SHM_LOCKED != 0,
+                    huge_page,
+                }),
+                Err(e) => self.unreadable("shared memory segment", id, e)?,
+            }
+        }
+        // Attached in an IPC namespace that the program has left.
+        for (id, _) in attached {
+            let why = "it is attached, but not to be found in the program's IPC namespace";
+            self.refuse("shared memory segment", id, why);
+        }
+        Ok(())
+    }
+
+    fn sets(&mut self, tracee: &mut Tracee<'_>, image: &mut IpcImage) -> Result<(), ProcError> {
+        let all: Vec<(i32, SetStatus)> = list(
+            tracee,
+            "semctl",
+            |cmd, id, buffer| (libc::SYS_semctl, [id, 0, cmd as u64, buffer, 0, 0]),
+            (ipc::SEM_INFO, 7 * size_of::<i32>() as u64),
+            ipc::SEM_STAT_ANY,
+        )?;
+        for (id, status) in all {
+            let what = "semaphore set";
+            let mut users = Vec::new();
+            if !self.elsewhere {
+                for number in 0..status.semaphores {
+                    let args = [id as u64, number, ipc::SEM_GET_PID as u64, 0, 0, 0];
+                    // Whose values may not be read are not the program's.
+                    match tracee.syscall("semctl(GETPID)", libc::SYS_semctl, args) {
+                        Ok(user) => users.push(user as i32),
+                        Err(e) if is_not_ours(&e) => break,
+                        Err(e) => return Err(e),
+                    }
+                }
+                users.sort_unstable();
+                users.dedup();
+            }
+            match self.judge(tracee, &status.permissions, status.changed_at, &users)? {
+                Verdict::Take => {}
+                Verdict::Leave => continue,
+                Verdict::Shared(stranger) => {
+                    self.refuse_shared(what, id, stranger);
+                    continue;
+                }
+            }
+            let scratch = tracee.scratch();
+            if status.semaphores * 2 > scratch.len {
+                self.refuse(what, id, format!("it has {} semaphores", status.semaphores));
+                continue;
+            }
+            let args = [id as u64, 0, ipc::SEM_GET_ALL as u64, scratch.addr.0, 0, 0];
+            match tracee.syscall("semctl(GETALL)", libc::SYS_semctl, args) {
+                Ok(_) => {
+                    let mut bytes = vec![0; status.semaphores as usize * 2];
+                    tracee.read(scratch.addr, &mut bytes)?;
+                    let value = |pair: &[u8]| u16::from_ne_bytes([pair[0], pair[1]]);
+                    image.sets.push(SetImage {
+                        label: label(id, &status.permissions),
+                        values: bytes.chunks_exact(2).map(value).collect(),
+                    });
+                }
+                Err(e) => self.unreadable(what, id, e)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn queues(&mut self, tracee: &mut Tracee<'_>, image: &mut IpcImage) -> Result<(), ProcError> {
+        let all: Vec<(i32, QueueStatus)> = list(
+            tracee,
+            "msgctl",
+            |cmd, id, buffer| (libc::SYS_msgctl, [id, cmd as u64, buffer, 0, 0, 0]),
+            (ipc::MSG_INFO, 0),
+            ipc::MSG_STAT_ANY,
+        )?;
+        for (id, status) in all {
+            let what = "message queue";
+            let users = [status.last_sender, status.last_receiver];
+            match self.judge(tracee, &status.permissions, status.changed_at, &users)? {
+                Verdict::Take => {}
+                Verdict::Leave => continue,
+                Verdict::Shared(stranger) => {
+                    self.refuse_shared(what, id, stranger);
+                    continue;
+                }
+            }
+            match messages(tracee, id, status.messages) {
+                Ok(messages) => image.queues.push(QueueImage {
+                    label: label(id, &status.permissions),
+                    limit: status.limit,
+                    messages,
+                }),
+                Err(e) => self.unreadable(what, id, e)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that the content of an object cannot be had, unless the object is gone by now.
+    fn unreadable(&self, what: &str, id: i32, error: ProcError) -> Result<(), ProcError> {
+        match error.errno() {
+            Some(libc::EINVAL | libc::EIDRM) => Ok(()),
+            Some(_) => {
+                self.refuse(what, id, format!("its content cannot be read: {error}"));
+                Ok(())
+            }
+            None => Err(error),
+        }
+    }
+}
+
+fn label(id: i32, permissions: &Permissions) -> Label {
+    Label {
+        id,
+        key: permissions.key,
+        uid: permissions.uid,
+        gid: permissions.gid,
+        mode: permissions.mode & PERMISSION_BITS,
+    }
+}
+
+/// Gone meanwhile, or somebody else's.
+fn is_not_ours(error: &ProcError) -> bool {
+    matches!(
+        error.errno(),
+        Some(libc::EINVAL | libc::EIDRM | libc::EACCES)
+    )
+}
+
+/// Whether a process that the tracee sees under this id exists.
+fn lives(tracee: &mut Tracee<'_>, pid: i32) -> Result<bool, ProcError> {
+    match tracee.syscall("kill", libc::SYS_kill, [pid as u64, 0, 0, 0, 0, 0]) {
+        Ok(_) => Ok(true),
+        Err(e) if e.errno() == Some(libc::ESRCH) => Ok(false),
+        Err(e) if e.errno() == Some(libc::EPERM) => Ok(true),
+        Err(e) => Err(e),
+    }
+}
+
+/// All objects of a kind: ids and status. `call` makes number and arguments of a control call from its command, an id or
+/// index, and a buffer; `info` is the command that tells how many there are, and where in its answer.
+fn list<T: Pod>(
+    tracee: &mut Tracee<'_>,
+    name: &'static str,
+    call: impl Fn(i32, u64, u64) -> (i64, [u64; 6]),
+    info: (i32, u64),
+    stat_any: i32,
+) -> Result<Vec<(i32, T)>, ProcError> {
+    let buffer = tracee.scratch().addr;
+    let (number, args) = call(info.0, 0, buffer.0);
+    let highest = match tracee.syscall(name, number, args) {
+        Ok(highest) => highest,
+        // A kernel without System V IPC.
+        Err(e) if e.errno() == Some(libc::ENOSYS) => return Ok(Vec::new()),
+        Err(e) => return Err(e),
+    };
+    let count = tracee.get::<i32>(buffer.offset(info.1))?.max(0) as usize;
+    let mut found = Vec::new();
+    for index in 0..=highest {
+        if found.len() == count {
+            break;
+        }
+        let (number, args) = call(stat_any, index, buffer.0);
+        match tracee.syscall(name, number, args) {
+            Ok(id) => found.push((id as i32, tracee.get(buffer)?)),
+            // Nothing has this index.
+            Err(e) if is_not_ours(&e) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(found)
+}
+
+/// Copies of the messages of a queue, which stay in it (`MSG_COPY`, which a kernel without checkpoint/restore lacks).
+fn messages(
+    tracee: &mut Tracee<'_>,
+    queue: i32,
+    count: u64,
+) -> Result<Vec<MessageImage>, ProcError> {
+    let scratch = tracee.scratch();
+    let mut messages = Vec::new();
+    for number in 0..count {
+        let room = scratch.len - size_of::<i64>() as u64;
+        let flags = (ipc::MSG_COPY | libc::IPC_NOWAIT) as u64;
+        let args = [queue as u64, scratch.addr.0, room, number, flags, 0];
+        let bytes = match tracee.syscall("msgrcv(MSG_COPY)", libc::SYS_msgrcv, args) {
+            Ok(bytes) => bytes,
+            Err(e) if e.errno() == Some(libc::ENOMSG) => break,
+            Err(e) => return Err(e),
+        };
+        let mut text = vec![0; bytes as usize];
+        tracee.read(scratch.addr.offset(size_of::<i64>() as u64), &mut text)?;
+        messages.push(MessageImage {
+            kind: tracee.get(scratch.addr)?,
+            text: HexBytes(text),
+        });
+    }
+    Ok(messages)
+}

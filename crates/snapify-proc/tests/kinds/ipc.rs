@@ -1,0 +1,67 @@
+//! System V objects, which outlive the program that made them.
+
+use crate::stage::{Stage, User};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// Keys that no other program here uses; what has them is removed in the end.
+struct Keys(i32);
+
+impl Keys {
+    fn new() -> Self {
+        static NEXT: AtomicI32 = AtomicI32::new(0);
+        let own = std::process::id().cast_signed() & 0xffff;
+        Self(0x5a00_0000 | own << 8 | NEXT.fetch_add(16, Ordering::Relaxed))
+    }
+
+    fn text(&self) -> String {
+        self.0.to_string()
+    }
+
+    /// Removes what a program that was killed has left behind.
+    fn clear(&self) {
+        for key in self.0..self.0 + 16 {
+            // SAFETY: ids of objects that only these tests know; nobody has them attached.
+            unsafe {
+                libc::shmctl(
+                    libc::shmget(key, 0, 0),
+                    libc::IPC_RMID,
+                    std::ptr::null_mut(),
+                );
+                libc::semctl(libc::semget(key, 0, 0), 0, libc::IPC_RMID);
+                libc::msgctl(libc::msgget(key, 0), libc::IPC_RMID, std::ptr::null_mut());
+            }
+        }
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+#[test]
+fn system_v_objects_keep_ids_keys_and_contents() {
+    for user in User::all() {
+        let stage = Stage::new("sysv", user);
+        let keys = Keys::new();
+        let start = || {
+            keys.clear();
+            stage.start_with(|command| {
+                command.arg(keys.text());
+            })
+        };
+        let original = start();
+        stage.save(original.pid(), "first", false);
+        original.go_on_and_be_fine();
+
+        let original = start();
+        stage.save(original.pid(), "second", true);
+        original.expect_killed();
+        // The objects are still here, under their keys: the restart has its own.
+        let restored = stage.restore("second");
+        stage.save(restored.pid(), "third", true);
+        restored.expect_killed();
+        stage.restore("third").go_on_and_be_fine();
+    }
+}
