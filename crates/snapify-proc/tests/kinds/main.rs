@@ -66,3 +66,13 @@ fn context() {
 fn attributes() {
     survives("attributes");
 }
+
+#[test]
+fn masks() {
+    survives("masks");
+}
+
+#[test]
+fn futexes() {
+    survives("futexes");
+}
