@@ -91,7 +91,6 @@ const KERNEL_MADE: [FsWord; 7] = [
     0x7363_6673,
 ];
 const MESSAGE_QUEUES: FsWord = 0x1980_0202;
-const HUGE_PAGES: FsWord = 0x9584_58f6;
 const SECRET_MEMORY: FsWord = 0x5345_434d;
 const DMA_BUFFERS: FsWord = 0x444d_4142;
 
@@ -117,7 +116,6 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
         Ok(MESSAGE_QUEUES) => {
             Err(seen.obstacle("it is a POSIX message queue, which is not supported"))
         }
-        Ok(HUGE_PAGES) => Err(seen.obstacle("it is a file of huge pages, which is not supported")),
         Ok(SECRET_MEMORY) => Err(seen.obstacle("it is secret memory, which nobody else may read")),
         Ok(DMA_BUFFERS) => Err(seen.obstacle("it is a buffer of a device, which is not supported")),
         Ok(_) if seen.stat.st_nlink == 0 => removed(seen, named_type),

@@ -5,6 +5,7 @@
 mod busy;
 mod clocks;
 mod ipc;
+mod memory;
 mod refused;
 mod restart;
 // Other tests of the engine use it too.

@@ -38,6 +38,8 @@ const KINDS: &[(&str, &str)] = &[
         "POSIX timer 0: it counts the CPU time of the thread that made it",
     ),
     ("aio", "asynchronous I/O"),
+    ("secret", "it is secret memory"),
+    ("secret-mapping", "it is secret memory"),
     ("ldt", "local descriptor table"),
 ];
 

@@ -101,6 +101,14 @@ static int set_up(const char *kind) {
         static aio_context_t context;
         return syscall(SYS_io_setup, 4, &context);
     }
+    if (is(kind, "secret")) return syscall(SYS_memfd_secret, 0);
+    if (is(kind, "secret-mapping")) {
+        int secret = syscall(SYS_memfd_secret, 0);
+        if (secret == -1 || ftruncate(secret, 4096) != 0) return -1;
+        char *memory = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, secret, 0);
+        close(secret);
+        return memory == MAP_FAILED ? -1 : 0;
+    }
     if (is(kind, "ldt")) {
         struct { unsigned entry, base, limit, flags; } descriptor = {0, 0x1000, 1, 0x41};
         return syscall(SYS_modify_ldt, 1, &descriptor, sizeof descriptor);
