@@ -156,6 +156,7 @@ impl Work<'_> {
     ) -> Result<Option<MappingImage>, ProcError> {
         let offset = mapping.offset;
         let mut saved = 0;
+        let mut guards = Vec::new();
         let kind = match classify(mapping, self.ctx) {
             Class::Skip => return Ok(None),
             Class::Obstacle(obstacle) => {
@@ -171,11 +172,11 @@ impl Work<'_> {
                 shared: mapping.shared,
             },
             Class::Private => {
-                saved = self.present(mapping, false)?;
+                saved = self.present(mapping, false, &mut guards)?;
                 MappingKind::Private
             }
             Class::PrivateGone if objects.of(mapping).is_some() => {
-                saved = self.present(mapping, true)?;
+                saved = self.present(mapping, true, &mut guards)?;
                 let object = objects.of(mapping).unwrap_or(PRIVATE_MEMORY);
                 MappingKind::PrivateObject { object, offset }
             }
@@ -190,7 +191,7 @@ impl Work<'_> {
                 MappingKind::Private
             }
             Class::PrivateFile => {
-                saved = self.present(mapping, true)?;
+                saved = self.present(mapping, true, &mut guards)?;
                 let Some(file) = self.file(&mapping.name, mapping.exec, false) else {
                     return Ok(None);
                 };
@@ -230,9 +231,10 @@ impl Work<'_> {
         if mapping.prot() != libc::PROT_EXEC || self.settings.keys.contains(&mapping.pkey) {
             flags.key = mapping.pkey;
         }
-        if kind == MappingKind::Private {
-            self.guards(mapping, &mut flags)?;
+        if mapping.shared && !matches!(kind, MappingKind::External { .. }) {
+            self.guards(mapping, &mut guards)?;
         }
+        flags.guards = guards;
         Ok(Some(MappingImage {
             start: mapping.start,
             end: mapping.end,
@@ -243,25 +245,27 @@ impl Work<'_> {
         }))
     }
 
-    /// Notes the pages of a private mapping that hold something; of a file's, only those that were written.
-    fn present(&mut self, mapping: &Mapping, of_file: bool) -> Result<u64, ProcError> {
-        let not = Categories::ZERO_PAGE
-            | if of_file {
-                Categories::FILE
-            } else {
-                Categories::NONE
-            };
-        let not = not
-            | if self.guards_known {
-                Categories::GUARD
-            } else {
-                Categories::NONE
-            };
+    /// Notes the pages of a private mapping that hold something (of a file's, only those that were written), and guard
+    /// regions (`MADV_GUARD_INSTALL`, with which newer C libraries guard thread stacks).
+    fn present(
+        &mut self,
+        mapping: &Mapping,
+        of_file: bool,
+        guards: &mut Vec<(RemoteAddr, u64)>,
+    ) -> Result<u64, ProcError> {
+        let not = match of_file {
+            true => Categories::ZERO_PAGE | Categories::FILE,
+            false => Categories::ZERO_PAGE,
+        };
+        let guard = match self.guards_known {
+            true => Categories::GUARD,
+            false => Categories::NONE,
+        };
         let filter = Filter {
             inverted: not,
             all: not,
-            any: Categories::PRESENT | Categories::SWAPPED,
-            report: Categories::NONE,
+            any: Categories::PRESENT | Categories::SWAPPED | guard,
+            report: guard,
         };
         let begin = self.ranges.ranges.len();
         let ranges = &mut self.ranges.ranges;
@@ -272,10 +276,15 @@ impl Work<'_> {
             filter,
             &mut self.regions,
             |region| {
+                let bytes = region.end - region.start;
+                if region.categories.contains(Categories::GUARD) && guard != Categories::NONE {
+                    guards.push((RemoteAddr(region.start), bytes));
+                    return;
+                }
                 let next = PageRange {
                     space: PRIVATE_MEMORY,
                     start: region.start,
-                    bytes: region.end - region.start,
+                    bytes,
                 };
                 match ranges[begin..].last_mut() {
                     Some(last) if last.start + last.bytes == next.start => last.bytes += next.bytes,
@@ -285,19 +294,23 @@ impl Work<'_> {
         );
         match result {
             Ok(()) => Ok(self.ranges.ranges[begin..].iter().map(|r| r.bytes).sum()),
+            // Before Linux 6.15.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) && self.guards_known => {
                 self.guards_known = false;
                 self.ranges.ranges.truncate(begin);
-                self.present(mapping, of_file)
+                guards.clear();
+                self.present(mapping, of_file, guards)
             }
-            Err(e) => Err(ProcError::proc(format!("/proc/{}/pagemap", self.ctx.pid))(
-                e,
-            )),
+            Err(e) => Err(self.pagemap_error(e)),
         }
     }
 
-    /// Notes guard regions (`MADV_GUARD_INSTALL`, with which newer C libraries guard thread stacks).
-    fn guards(&mut self, mapping: &Mapping, flags: &mut MappingFlags) -> Result<(), ProcError> {
+    /// Notes the guard regions of a shared mapping, whose pages are not the process's.
+    fn guards(
+        &mut self,
+        mapping: &Mapping,
+        guards: &mut Vec<(RemoteAddr, u64)>,
+    ) -> Result<(), ProcError> {
         if !self.guards_known {
             return Ok(());
         }
@@ -305,25 +318,22 @@ impl Work<'_> {
             all: Categories::GUARD,
             ..Filter::default()
         };
-        let guards = &mut flags.guards;
-        scan(
+        let result = scan(
             &self.pagemap,
             mapping.start.0,
             mapping.end.0,
             filter,
             &mut self.regions,
-            |region| {
-                guards.push((RemoteAddr(region.start), region.end - region.start));
-            },
-        )
-        .or_else(|e| {
-            if e.raw_os_error() == Some(libc::EINVAL) {
-                Ok(())
-            } else {
-                Err(e)
-            }
-        })
-        .map_err(ProcError::proc(format!("/proc/{}/pagemap", self.ctx.pid)))
+            |region| guards.push((RemoteAddr(region.start), region.end - region.start)),
+        );
+        match result {
+            Err(e) if e.raw_os_error() != Some(libc::EINVAL) => Err(self.pagemap_error(e)),
+            _ => Ok(()),
+        }
+    }
+
+    fn pagemap_error(&self, error: std::io::Error) -> ProcError {
+        ProcError::proc(format!("/proc/{}/pagemap", self.ctx.pid))(error)
     }
 
     /// The index of a file; `None` if it cannot be examined, which is an obstacle.

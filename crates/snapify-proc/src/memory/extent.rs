@@ -6,7 +6,7 @@
 //! remap_file_pages(2) moves that to any offset.
 
 use crate::error::ProcError;
-use crate::procfs::maps::Mapping;
+use crate::procfs::maps::{Mapping, VmFlags};
 use crate::remote::Tracee;
 use snapify_store::PAGE_SIZE;
 
@@ -39,6 +39,12 @@ pub(super) fn find(tracee: &mut Tracee<'_>, mappings: &[&Mapping]) -> Result<Ext
         _ => end.max(covered),
     });
     let end = spans.iter().map(|span| span.1).max().unwrap_or(0);
+    // What lies under guards is not lost, but is not to be seen there.
+    let guarded = |m: &&Mapping| m.flags.unwrap_or_default().has(VmFlags::GUARDED);
+    let covered = match mappings.iter().any(guarded) {
+        true => 0,
+        false => covered,
+    };
     let page = mappings[0].page_bytes.max(PAGE_SIZE);
     // A window that shows one page more than what is known, to see whether there is one.
     let mut length = end + page;

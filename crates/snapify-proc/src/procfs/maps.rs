@@ -152,6 +152,8 @@ vm_flags! {
     DROPPABLE = 24, b"dp";
     /// Locked as soon as touched (`MLOCK_ONFAULT`).
     LOCK_ON_FAULT = 25, b"lf";
+    /// May have guard regions (shown since Linux 6.18).
+    GUARDED = 26, b"gu";
 }
 
 impl VmFlags {

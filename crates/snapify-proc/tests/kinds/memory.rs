@@ -46,6 +46,7 @@ kinds! {
     the_zero_device = "zero-device";
     shared_and_private_files = "files";
     flags = "flags";
+    guard_regions = "guards";
     locking_what_is_mapped_later = "lock-future";
     locking_what_is_mapped_later_when_touched = "lock-future-on-fault";
     merging_of_equal_pages = "merge";
@@ -53,6 +54,24 @@ kinds! {
     a_heap_that_ends_within_a_page = "odd-heap";
     /// Needs hardware with protection keys.
     protection_keys = "keys";
+}
+
+/// Address space that is only reserved costs nothing, and many mappings no more than each of them.
+#[test]
+fn reservations_and_many_mappings() {
+    for user in User::all() {
+        let stage = Stage::new("mappings", user);
+        let original = stage.start_if_possible(&["reservations"]).unwrap();
+        stage.save(original.pid(), "second", true);
+        let bytes = |name: &str| fs::metadata(stage.path(name)).unwrap().len();
+        let (pages, described) = (bytes("second/pages.snap"), bytes("second/process.json"));
+        assert!(
+            pages < 8 << 20 && described < 16 << 20,
+            "{pages} {described}"
+        );
+        original.expect_killed();
+        stage.restore("second").go_on_and_be_fine();
+    }
 }
 
 /// The system's huge pages, of which these tests take some.

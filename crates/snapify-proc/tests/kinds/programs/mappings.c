@@ -247,6 +247,57 @@ static void flags(void) {
     EXPECT(has_flag(grows - PAGE, "gd"));
 }
 
+// Guard regions, also in mappings of files.
+static void guards(void) {
+    int file = open("guarded", O_RDWR | O_CREAT | O_TRUNC, 0600), memory = memfd_create("guarded", 0);
+    EQUAL(ftruncate(file, 8 * PAGE), 0);
+    EQUAL(ftruncate(memory, 8 * PAGE), 0);
+    write_at(file, "file", 2 * PAGE);
+    char *kinds[5] = {map(8 * PAGE, RW, ANONYMOUS, -1), map(8 * PAGE, RW, MAP_PRIVATE, file), map(8 * PAGE, RW, MAP_SHARED, file),
+                      map(8 * PAGE, RW, MAP_SHARED, memory), map(8 * PAGE, RW, MAP_SHARED | MAP_ANONYMOUS, -1)};
+    int fine[5];
+    for (int i = 0; i < 5; i++) {
+        for (int page = 0; page < 8; page++) kinds[i][page * PAGE + 100] = 'a' + page;
+        fine[i] = madvise(kinds[i] + 3 * PAGE, 2 * PAGE, 102) == 0;
+    }
+    if (!fine[0]) unavailable();
+    mprotect(kinds[0] + 6 * PAGE, PAGE, PROT_READ);
+    pause_here();
+    for (int i = 0; i < 5; i++) {
+        for (int page = 0; page < 8; page++) {
+            int guarded = fine[i] && (page == 3 || page == 4);
+            EQUAL(readable(kinds[i] + page * PAGE), !guarded);
+            if (!guarded) EQUAL(kinds[i][page * PAGE + 100], 'a' + page);
+        }
+        if (!fine[i]) continue;
+        EQUAL(madvise(kinds[i] + 3 * PAGE, 2 * PAGE, 103), 0);
+        // What was under them in memory that is only the program's is gone.
+        EQUAL(kinds[i][3 * PAGE + 100], i ? 'd' : 0);
+    }
+}
+
+// Address space that is reserved for later, and as many mappings as the system allows.
+static void reservations(void) {
+    enum { MANY = 60000 };
+    char *reserved[4];
+    for (int i = 0; i < 4; i++) {
+        reserved[i] = map(512L << 30, i ? PROT_NONE : RW, ANONYMOUS | MAP_NORESERVE, -1);
+        if (i < 2) continue;
+        mprotect(reserved[i] + (300L << 30), PAGE, RW);
+        strcpy(reserved[i] + (300L << 30), "used");
+    }
+    char *many = mmap(0, MANY * PAGE, PROT_NONE, ANONYMOUS, -1, 0);
+    for (int i = 0; i < MANY; i += 2)
+        if (mprotect(many + i * PAGE, PAGE, RW) != 0) unavailable();
+    for (int i = 0; i < MANY; i += 200) many[i * PAGE] = 'm';
+    pause_here();
+    for (int i = 0; i < MANY; i += 2) EQUAL(many[i * PAGE], i % 200 ? 0 : 'm');
+    for (int i = 2; i < 4; i++) EXPECT(!strcmp(reserved[i] + (300L << 30), "used") && !readable(reserved[i]));
+    EXPECT(!readable(many + PAGE));
+    reserved[0][400L << 30] = 1;
+    EQUAL(mprotect(reserved[1] + (511L << 30), PAGE, RW), 0);
+}
+
 static void lock_future(int on_fault) {
     char *early = map(8 * PAGE, RW, ANONYMOUS, -1);
     if (mlockall(MCL_FUTURE | (on_fault ? MCL_ONFAULT : 0)) != 0) unavailable();
@@ -372,6 +423,8 @@ int main(int argc, char **argv) {
     else if (is(kind, "zero-device")) zero_device();
     else if (is(kind, "files")) files();
     else if (is(kind, "flags")) flags();
+    else if (is(kind, "guards")) guards();
+    else if (is(kind, "reservations")) reservations();
     else if (is(kind, "lock-future")) lock_future(0);
     else if (is(kind, "lock-future-on-fault")) lock_future(1);
     else if (is(kind, "merge")) merge();
