@@ -5,6 +5,7 @@ use crate::error::{Obstacle, ProcError};
 use crate::external::External;
 use crate::ids::{Pid, RemoteAddr, Tid};
 use crate::image::{IMAGE_VERSION, ProcessImage};
+use crate::ipc::IpcImage;
 use crate::memory::{self, Ranges};
 use crate::procfs::ProcDir;
 use crate::procfs::status::Status;
@@ -299,7 +300,10 @@ impl Frozen {
             let mut context = context::capture(tracee, &ctx)?;
             // Before the memory: a removed file that is open and mapped is read through its descriptor.
             let files = files::capture(tracee, &ctx)?;
-            let ipc = ipc::capture(tracee, &ctx)?;
+            let mut attached = ipc::Attached::default();
+            attached.add(tracee, &ctx)?;
+            let members = vec![status.inner_tgid().0];
+            let ipc = ipc::capture(tracee, &ctx, members, attached)?;
             let (memory, ranges) = memory::capture(tracee, &ctx)?;
             context.clocks = Some(clocks::capture(tracee)?);
             let image = ProcessImage {
@@ -309,7 +313,10 @@ impl Frozen {
                 threads: images,
                 memory,
                 objects: Vec::new(),
-                ipc,
+                ipc: IpcImage {
+                    namespace: ipc.namespace || !files.queues.is_empty(),
+                    ..ipc
+                },
                 files,
                 signals,
                 timers,

@@ -16,6 +16,8 @@ pub mod ipc;
 #[allow(unsafe_code)]
 pub mod kcmp;
 #[allow(unsafe_code)]
+pub mod mqueue;
+#[allow(unsafe_code)]
 pub mod pagemap;
 #[allow(unsafe_code)]
 pub mod process;

@@ -3,7 +3,7 @@
 use super::locks::LockImage;
 use super::regular::{OpenRemoved, RemovedFile};
 use super::survey::{Found, Seen, Survey, View};
-use super::{Description, Descriptor, FilesImage, Object, can_read, pipe, regular, share};
+use super::{Description, Descriptor, FilesImage, Object, can_read, mqueue, pipe, regular, share};
 use crate::capture::CaptureContext;
 use crate::error::{Obstacle, ProcError};
 use crate::remote::Tracee;
@@ -31,6 +31,7 @@ pub fn capture(
         image: FilesImage::default(),
         pipes: HashMap::new(),
         removed: HashMap::new(),
+        queues: HashMap::new(),
     };
     let mut described: HashMap<usize, usize> = HashMap::new();
     for (index, (seen, found)) in survey.recognized.iter().enumerate() {
@@ -68,6 +69,8 @@ struct Builder<'a> {
     pipes: HashMap<u64, usize>,
     /// Index of each removed file by device and inode number.
     removed: HashMap<(u64, u64), usize>,
+    /// Index of each message queue by device and inode number.
+    queues: HashMap<(u64, u64), usize>,
 }
 
 impl Builder<'_> {
@@ -80,6 +83,9 @@ impl Builder<'_> {
             }),
             Found::PipeEnd => Object::Pipe(pipe::PipeEnd {
                 pipe: self.pipe(seen)?,
+            }),
+            Found::MessageQueue => Object::MessageQueue(mqueue::OpenQueue {
+                queue: self.queue(seen)?,
             }),
         };
         Ok(Description {
@@ -128,6 +134,18 @@ impl Builder<'_> {
         let pipe = self.image.pipes.len() - 1;
         self.pipes.insert(seen.stat.st_ino, pipe);
         Ok(pipe)
+    }
+
+    fn queue(&mut self, seen: &Seen) -> Result<usize, Obstacle> {
+        if let Some(&queue) = self.queues.get(&seen.object_id()) {
+            return Ok(queue);
+        }
+        let path = format!("/proc/{}/fd/{}", self.view.proc.pid(), seen.fd);
+        let image = mqueue::capture(seen, path.as_ref())?;
+        self.image.queues.push(image);
+        let queue = self.image.queues.len() - 1;
+        self.queues.insert(seen.object_id(), queue);
+        Ok(queue)
     }
 
     /// Saves the contents of the pipes, each through any of its read ends. A pipe that nobody can

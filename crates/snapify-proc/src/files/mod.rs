@@ -13,6 +13,7 @@
 //! | [`external`] | what an agent has declared as its own |
 //! | [`regular`] | files and directories with a name, and removed files with their content |
 //! | [`pipe`] | pipes within the process, with their content |
+//! | [`mqueue`] | POSIX message queues, with their messages |
 //! | [`device`] | `/dev/null` and its like |
 //! | [`eventfd`], [`timerfd`], [`signalfd`] | counters, timers and signals that are read |
 //! | [`epoll`] | what waits for many |
@@ -33,6 +34,7 @@ pub mod external;
 mod holders;
 pub mod inherit;
 pub mod locks;
+pub mod mqueue;
 pub mod pipe;
 mod prepare;
 pub mod regular;
@@ -64,6 +66,9 @@ pub struct FilesImage {
     /// Removed files that descriptions are open on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<regular::RemovedFile>,
+    /// POSIX message queues that descriptions are open on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queues: Vec<mqueue::QueueImage>,
 }
 
 /// A number in the descriptor table.
@@ -108,6 +113,8 @@ pub enum Object {
     Removed(regular::OpenRemoved),
     /// One end of a pipe.
     Pipe(pipe::PipeEnd),
+    /// A POSIX message queue.
+    MessageQueue(mqueue::OpenQueue),
     /// A device that is the same everywhere.
     Device(device::Device),
     /// An event counter.
@@ -128,6 +135,7 @@ impl fmt::Display for Object {
             Self::Named(file) => file.identity.path.fmt(f),
             Self::Removed(_) => f.write_str("removed file"),
             Self::Pipe(_) => f.write_str("pipe"),
+            Self::MessageQueue(_) => f.write_str("message queue"),
             Self::Device(device) => device.path.fmt(f),
             Self::EventFd(_) => f.write_str("eventfd"),
             Self::TimerFd(_) => f.write_str("timerfd"),
@@ -163,10 +171,17 @@ impl FilesImage {
             }
             last = descriptor.fd.0;
         }
+        if let Some(queue) = self.queues.iter().find(|queue| !queue.is_sound()) {
+            return Err(ProcError::BadImage(format!(
+                "message queue {} cannot be",
+                queue.name
+            )));
+        }
         for description in &self.descriptions {
             let there = match &description.object {
                 Object::Removed(open) => open.file < self.removed.len(),
                 Object::Pipe(end) => end.pipe < self.pipes.len(),
+                Object::MessageQueue(open) => open.queue < self.queues.len(),
                 Object::Stdio(stdio) => stdio.fd < 3,
                 _ => true,
             };
@@ -237,6 +252,7 @@ mod tests {
         };
         let of_nothing = [
             Object::Pipe(pipe::PipeEnd { pipe: 0 }),
+            Object::MessageQueue(mqueue::OpenQueue { queue: 0 }),
             Object::Removed(regular::OpenRemoved { file: 0, offset: 0 }),
             Object::Stdio(inherit::Stdio {
                 fd: 3,

@@ -3,7 +3,7 @@
 
 use super::pipe::NewPipe;
 use super::regular::{self, NamedType};
-use super::{ACCESS_MODE, Description, FilesImage, Object, epoll, has_flag};
+use super::{ACCESS_MODE, Description, FilesImage, Object, epoll, has_flag, mqueue};
 use crate::error::{Obstacle, ProcError};
 use crate::ids::{Pid, RemoteFd};
 use crate::restore::RestoreContext;
@@ -66,11 +66,23 @@ impl Prepared {
             .iter()
             .map(|pipe| NewPipe::new(pipe, |text| ctx.warn(text)))
             .collect::<Result<Vec<_>, _>>()?;
+        // First those without a name, which may have had that of another.
+        let mut queues: Vec<Option<OwnedFd>> = image.queues.iter().map(|_| None).collect();
+        for unlinked in [true, false] {
+            for (made, queue) in queues.iter_mut().zip(&image.queues) {
+                if queue.unlinked == unlinked {
+                    *made = Some(queue.make()?);
+                }
+            }
+        }
         let sources = image
             .descriptions
             .iter()
-            .map(|description| source(description, image, &mut pipes, ctx))
+            .map(|description| source(description, image, &mut pipes, &queues, ctx))
             .collect::<Result<_, _>>()?;
+        for (queue, made) in image.queues.iter().zip(queues.iter().flatten()) {
+            queue.set_mode(made)?;
+        }
         Ok(Self { sources, pipes })
     }
 }
@@ -79,6 +91,7 @@ fn source(
     description: &Description,
     image: &FilesImage,
     pipes: &mut [NewPipe],
+    queues: &[Option<OwnedFd>],
     ctx: &RestoreContext<'_>,
 ) -> Result<Source, ProcError> {
     let flags = description.flags;
@@ -94,6 +107,10 @@ fn source(
             regular::open_at(&descriptor_path(object), flags, open.offset)?
         }
         Object::Pipe(end) => pipes[end.pipe].description(flags)?,
+        Object::MessageQueue(open) => match &queues[open.queue] {
+            Some(queue) => mqueue::open(queue, flags)?,
+            None => return Err(ProcError::BadImage("a message queue was not made".into())),
+        },
         Object::Device(device) => {
             let path = device.usual_path().ok_or_else(|| {
                 ProcError::BadImage(format!(

@@ -113,9 +113,7 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
         Err(obstacle) => Err(obstacle),
         Ok(PROC) => proc_file(seen, view),
         Ok(kind) if KERNEL_MADE.contains(&kind) => named(seen, NamedType::Kernel),
-        Ok(MESSAGE_QUEUES) => {
-            Err(seen.obstacle("it is a POSIX message queue, which is not supported"))
-        }
+        Ok(MESSAGE_QUEUES) => Ok(Found::MessageQueue),
         Ok(SECRET_MEMORY) => Err(seen.obstacle("it is secret memory, which nobody else may read")),
         Ok(DMA_BUFFERS) => Err(seen.obstacle("it is a buffer of a device, which is not supported")),
         Ok(_) if seen.stat.st_nlink == 0 => removed(seen, named_type),

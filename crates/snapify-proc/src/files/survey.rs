@@ -72,6 +72,8 @@ pub(crate) enum Found {
     Removed,
     /// An end of a pipe within the process: its content is to be saved.
     PipeEnd,
+    /// A POSIX message queue: its messages are to be saved.
+    MessageQueue,
 }
 
 /// What a kind of object makes of a descriptor: nothing if it is not of its kind, or why it cannot

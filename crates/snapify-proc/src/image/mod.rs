@@ -160,6 +160,9 @@ impl ProcessImage {
         }
         self.files.validate()?;
         self.ipc.validate()?;
+        if !self.files.queues.is_empty() && !self.ipc.namespace {
+            return bad("it has message queues but no namespace for them".into());
+        }
         let objects: HashMap<SpaceId, &ObjectImage> =
             self.objects.iter().map(|o| (o.space, o)).collect();
         let is_file = |space: SpaceId| {

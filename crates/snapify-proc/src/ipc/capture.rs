@@ -18,30 +18,94 @@ use crate::image::hex::HexBytes;
 use crate::memory;
 use crate::procfs::maps::Mapping;
 use crate::remote::Tracee;
+use snapify_store::SpaceId;
 use snapify_sys::ipc::{self, Permissions, QueueStatus, SegmentStatus, SetStatus};
 use std::collections::BTreeMap;
 
 /// Permission bits of a mode.
 const PERMISSION_BITS: u32 = 0o777;
 
-/// Saves the objects of the program.
+/// The segments that processes have attached, by id.
+#[derive(Debug, Default)]
+pub(crate) struct Attached(BTreeMap<i32, Attachments>);
+
+#[derive(Debug, Default)]
+struct Attachments {
+    /// How many mappings there are of it, in all processes.
+    count: u64,
+    /// Its content and the size of its huge pages, found out in the first process that has it; nothing if that failed.
+    segment: Option<(SpaceId, Option<u64>)>,
+}
+
+impl Attached {
+    /// Adds the mappings of a process, and notes the contents of what it is the first to have.
+    ///
+    /// # Errors
+    /// If the process is killed.
+    pub(crate) fn add(
+        &mut self,
+        tracee: &mut Tracee<'_>,
+        ctx: &CaptureContext<'_>,
+    ) -> Result<(), ProcError> {
+        let mut by_id: BTreeMap<i32, Vec<&Mapping>> = BTreeMap::new();
+        for mapping in ctx.maps {
+            if let Some(id) = memory::segment_id(mapping) {
+                by_id.entry(id).or_default().push(mapping);
+            }
+        }
+        for (id, mappings) in by_id {
+            let attachments = self.0.entry(id).or_default();
+            attachments.count += mappings.len() as u64;
+            if attachments.segment.is_some() {
+                continue;
+            }
+            match content(tracee, ctx, id, &mappings) {
+                Ok(object) => {
+                    let huge_page = mappings.first().and_then(|m| m.huge_page());
+                    attachments.segment = Some((object, huge_page));
+                }
+                Err(e) if e.errno().is_none() => return Err(e),
+                Err(e) => tracing::debug!("shared memory segment {id}: {e}"),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn content(
+    tracee: &mut Tracee<'_>,
+    ctx: &CaptureContext<'_>,
+    id: i32,
+    mappings: &[&Mapping],
+) -> Result<SpaceId, ProcError> {
+    let buffer = tracee.scratch().addr;
+    let args = [id as u64, ipc::STAT as u64, buffer.0, 0, 0, 0];
+    tracee.syscall("shmctl(IPC_STAT)", libc::SYS_shmctl, args)?;
+    let status: SegmentStatus = tracee.get(buffer)?;
+    memory::segment_content(tracee, ctx, id, status.bytes, mappings)
+}
+
+/// Saves the objects of the program, by one of its processes. `members` are the ids that its processes have for
+/// themselves, `attached` what all of them have attached.
 ///
 /// # Errors
 /// If the process is killed.
 pub(crate) fn capture(
     tracee: &mut Tracee<'_>,
     ctx: &CaptureContext<'_>,
+    members: Vec<i32>,
+    attached: Attached,
 ) -> Result<IpcImage, ProcError> {
     let elsewhere = in_another_namespace(ctx)?;
     let mut survey = Survey {
         ctx,
         elsewhere,
-        members: vec![ctx.status.inner_tgid().0],
+        members,
         user: ctx.status.uid.effective,
         born: born(ctx),
     };
     let mut image = IpcImage::default();
-    survey.segments(tracee, &mut image)?;
+    survey.segments(tracee, attached, &mut image)?;
     survey.sets(tracee, &mut image)?;
     survey.queues(tracee, &mut image)?;
     let none = image.segments.is_empty() && image.sets.is_empty() && image.queues.is_empty();
@@ -135,13 +199,12 @@ impl Survey<'_> {
         );
     }
 
-    fn segments(&mut self, tracee: &mut Tracee<'_>, image: &mut IpcImage) -> Result<(), ProcError> {
-        let mut attached: BTreeMap<i32, Vec<&Mapping>> = BTreeMap::new();
-        for mapping in self.ctx.maps {
-            if let Some(id) = memory::segment_id(mapping) {
-                attached.entry(id).or_default().push(mapping);
-            }
-        }
+    fn segments(
+        &mut self,
+        tracee: &mut Tracee<'_>,
+        mut attached: Attached,
+        image: &mut IpcImage,
+    ) -> Result<(), ProcError> {
         let all: Vec<(i32, SegmentStatus)> = list(
             tracee,
             "shmctl",
@@ -150,14 +213,14 @@ impl Survey<'_> {
             ipc::SHM_STAT_ANY,
         )?;
         for (id, status) in all {
-            let mappings = attached.remove(&id).unwrap_or_default();
-            let strangers = status.attached > mappings.len() as u64;
-            if !mappings.is_empty() && strangers {
+            let ours = attached.0.remove(&id).unwrap_or_default();
+            let strangers = status.attached > ours.count;
+            if ours.count > 0 && strangers {
                 let why = "a process that is not saved has it attached, too";
                 self.refuse("shared memory segment", id, why);
                 continue;
             }
-            if mappings.is_empty() {
+            if ours.count == 0 {
                 let users = [status.creator, status.last_user];
                 let verdict = self.judge(tracee, &status.permissions, status.changed_at, &users)?;
                 // One that others have attached may have been made for them.
@@ -169,9 +232,13 @@ impl Survey<'_> {
                     continue;
                 }
             }
-            let huge_page = mappings.first().and_then(|m| m.huge_page());
-            match memory::segment_content(tracee, self.ctx, id, status.bytes, &mappings) {
-                Ok(object) => image.segments.push(SegmentImage {
+            let content = match ours.segment {
+                Some(known) => Ok(known),
+                None => memory::segment_content(tracee, self.ctx, id, status.bytes, &[])
+                    .map(|object| (object, None)),
+            };
+            match content {
+                Ok((object, huge_page)) => image.segments.push(SegmentImage {
                     label: label(id, &status.permissions),
                     bytes: status.bytes,
                     object,
@@ -183,7 +250,7 @@ impl Survey<'_> {
             }
         }
         // Attached in an IPC namespace that the program has left.
-        for (id, _) in attached {
+        for (id, _) in attached.0 {
             let why = "it is attached, but not to be found in the program's IPC namespace";
             self.refuse("shared memory segment", id, why);
         }

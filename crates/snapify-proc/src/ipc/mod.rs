@@ -10,7 +10,7 @@
 pub mod capture;
 pub mod restore;
 
-pub(crate) use capture::capture;
+pub(crate) use capture::{Attached, capture};
 pub(crate) use restore::{finish, make};
 
 use crate::error::ProcError;

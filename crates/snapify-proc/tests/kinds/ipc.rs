@@ -1,6 +1,7 @@
-//! System V objects, which outlive the program that made them.
+//! System V objects and message queues, which outlive the program that made them.
 
 use crate::stage::{Stage, User};
+use std::ffi::CString;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Keys that no other program here uses; what has them is removed in the end.
@@ -40,15 +41,14 @@ impl Drop for Keys {
     }
 }
 
-#[test]
-fn system_v_objects_keep_ids_keys_and_contents() {
+/// A program and what it is told, through all of it. `clear` removes what one that was killed has left behind.
+fn survives(program: &str, arg: &str, clear: &dyn Fn()) {
     for user in User::all() {
-        let stage = Stage::new("sysv", user);
-        let keys = Keys::new();
+        let stage = Stage::new(program, user);
         let start = || {
-            keys.clear();
+            clear();
             stage.start_with(|command| {
-                command.arg(keys.text());
+                command.arg(arg);
             })
         };
         let original = start();
@@ -58,10 +58,26 @@ fn system_v_objects_keep_ids_keys_and_contents() {
         let original = start();
         stage.save(original.pid(), "second", true);
         original.expect_killed();
-        // The objects are still here, under their keys: the restart has its own.
+        // The objects are still here, under their keys and names: the restart has its own.
         let restored = stage.restore("second");
         stage.save(restored.pid(), "third", true);
         restored.expect_killed();
         stage.restore("third").go_on_and_be_fine();
     }
+}
+
+#[test]
+fn message_queues_keep_names_and_messages() {
+    let name = format!("snapify-queue-{}", std::process::id());
+    let clear = || {
+        let _ = snapify_sys::mqueue::unlink(&CString::new(name.as_str()).unwrap());
+    };
+    survives("mqueue", &format!("/{name}"), &clear);
+    clear();
+}
+
+#[test]
+fn system_v_objects_keep_ids_keys_and_contents() {
+    let keys = Keys::new();
+    survives("sysv", &keys.text(), &|| keys.clear());
 }

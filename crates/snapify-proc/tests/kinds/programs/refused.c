@@ -60,7 +60,8 @@ static int set_up(const char *kind) {
     if (is(kind, "queue")) {
         mqd_t queue = mq_open("/snapify-test", O_RDWR | O_CREAT, 0600, NULL);
         mq_unlink("/snapify-test");
-        return queue;
+        struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
+        return mq_notify(queue, &event) ?: queue;
     }
     if (is(kind, "lease")) {
         int fd = open("leased", O_RDONLY | O_CREAT, 0600);
