@@ -19,6 +19,8 @@ const ANONYMOUS: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXE
 const MAP_DROPPABLE: u64 = 0x08;
 const MADV_GUARD_INSTALL: u64 = 102;
 const SYS_MSEAL: i64 = 462;
+const PR_SET_VMA: u64 = 0x5356_4d41;
+const PR_SET_VMA_ANON_NAME: u64 = 0;
 const NO_FD: u64 = u64::MAX;
 /// `ldtilecfg (%rdi)`, `tilezero %tmm0`: what a thread executes before it can be given AMX tiles.
 const TILE_CODE: [u8; 10] = [0xc4, 0xe2, 0x78, 0x49, 0x07, 0xc4, 0xe2, 0x7b, 0x49, 0xc0];
@@ -91,19 +93,29 @@ pub(crate) fn build(
 
 fn trampoline(tracee: &mut Tracee<'_>, used: &Used) -> Result<Trampoline, ProcError> {
     for start in used.gaps(TRAMPOLINE_BYTES).take(64) {
-        let args = [start, TRAMPOLINE_BYTES, READ | WRITE, ANONYMOUS, NO_FD, 0];
-        match tracee.syscall("mmap", libc::SYS_mmap, args) {
+        // In one piece, so that it takes one mapping only: the image may have as many as there can be (vm.max_map_count).
+        let map = |prot| [start, TRAMPOLINE_BYTES, prot, ANONYMOUS, NO_FD, 0];
+        let whole = tracee.syscall("mmap", libc::SYS_mmap, map(READ | WRITE | EXEC));
+        let forbidden = |e: &ProcError| matches!(e.errno(), Some(libc::EACCES));
+        let (mapped, in_pieces) = match whole {
+            // By SELinux, which lets no memory be written and executed.
+            Err(e) if forbidden(&e) => {
+                let args = map(READ | WRITE);
+                (tracee.syscall("mmap", libc::SYS_mmap, args), true)
+            }
+            other => (other, false),
+        };
+        match mapped {
             Ok(_) => {
                 let start = RemoteAddr(start);
                 let mut code = [0_u8; TILE_CODE_AT + TILE_CODE.len()];
                 code[..SYSCALL.len()].copy_from_slice(&SYSCALL);
                 code[TILE_CODE_AT..].copy_from_slice(&TILE_CODE);
                 tracee.write(start, &code)?;
-                tracee.syscall(
-                    "mprotect",
-                    libc::SYS_mprotect,
-                    [start.0, PAGE_SIZE, READ | EXEC, 0, 0, 0],
-                )?;
+                if in_pieces {
+                    let args = [start.0, PAGE_SIZE, READ | EXEC, 0, 0, 0];
+                    tracee.syscall("mprotect", libc::SYS_mprotect, args)?;
+                }
                 tracee.set_instruction(start);
                 tracee.set_scratch(Scratch {
                     addr: start.offset(PAGE_SIZE),
@@ -347,6 +359,25 @@ fn advise(tracee: &mut Tracee<'_>, mapping: &MappingImage) -> Result<(), ProcErr
             // A kernel without huge pages or KSM, where the advice means nothing.
             Err(e) if e.errno() == Some(libc::EINVAL) => {
                 tracing::debug!("advice {advice} is not known here")
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    if let Some(name) = &mapping.flags.name {
+        let at = tracee.put_cstr(name)?;
+        let args = [
+            PR_SET_VMA,
+            PR_SET_VMA_ANON_NAME,
+            mapping.start.0,
+            mapping.bytes(),
+            at.0,
+            0,
+        ];
+        match tracee.syscall("prctl(PR_SET_VMA)", libc::SYS_prctl, args) {
+            Ok(_) => {}
+            // A kernel without names for memory, which are for people.
+            Err(e) if e.errno() == Some(libc::EINVAL) => {
+                tracing::debug!("memory {} is not called {name} any more", mapping.start)
             }
             Err(e) => return Err(e),
         }

@@ -35,8 +35,14 @@ pub(crate) struct Ranges {
 /// Where a `syscall` instruction is in the process: in its vDSO, or else in any of its code.
 ///
 /// # Errors
-/// If there is none.
+/// If there is none, or the process has so many mappings that it cannot get the one that remote calls need.
 pub(crate) fn syscall_instruction(pid: Pid, maps: &[Mapping]) -> Result<RemoteAddr, ProcError> {
+    if let Some(obstacle) = too_many(maps) {
+        return Err(ProcError::Unsupported {
+            pid,
+            obstacles: vec![obstacle],
+        });
+    }
     let (vdso, rest): (Vec<&Mapping>, Vec<&Mapping>) = maps
         .iter()
         .filter(|m| m.exec && m.read && m.name != b"[vsyscall]")
@@ -67,6 +73,18 @@ pub(crate) fn syscall_instruction(pid: Pid, maps: &[Mapping]) -> Result<RemoteAd
             format!("process {pid}"),
             "it has no code with a `syscall` instruction",
         )],
+    })
+}
+
+/// Whether there is no room for another mapping: capture needs one for its scratch memory, restore one for its trampoline.
+pub(super) fn too_many(maps: &[Mapping]) -> Option<Obstacle> {
+    const NEEDED: usize = 2;
+    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok()?;
+    let most: usize = text.trim().parse().ok()?;
+    let count = maps.iter().filter(|m| m.name != b"[vsyscall]").count();
+    (count + NEEDED > most).then(|| {
+        let why = format!("it has {count} of the {most} mappings that a process can have here");
+        Obstacle::new("address space", why).with_hint("have root raise vm.max_map_count")
     })
 }
 
@@ -394,6 +412,14 @@ fn may_write(mapping: &Mapping) -> bool {
     mapping.flags.unwrap_or_default().has(VmFlags::MAY_WRITE)
 }
 
+/// The name that the program has given to memory.
+fn given_name(mapping: &Mapping) -> Option<String> {
+    let name = mapping.name.strip_prefix(b"[anon:");
+    let name = name.or_else(|| mapping.name.strip_prefix(b"[anon_shmem:"))?;
+    // The kernel allows printable ASCII only.
+    Some(String::from_utf8_lossy(name.strip_suffix(b"]")?).into_owned())
+}
+
 fn flags(mapping: &Mapping) -> MappingFlags {
     let bits = mapping.flags.unwrap_or_default();
     let advice = [
@@ -421,6 +447,7 @@ fn flags(mapping: &Mapping) -> MappingFlags {
         sealed: bits.has(VmFlags::SEALED),
         droppable: bits.has(VmFlags::DROPPABLE),
         huge_page: mapping.huge_page(),
+        name: given_name(mapping),
         key: 0,
         advice: advice
             .into_iter()

@@ -1,5 +1,6 @@
 //! What a mapping is, as far as it decides how it is saved.
 
+use super::image::USER_END;
 use super::{shared, vdso};
 use crate::capture::CaptureContext;
 use crate::error::Obstacle;
@@ -49,6 +50,12 @@ pub(super) fn classify(mapping: &Mapping, ctx: &CaptureContext<'_>) -> Class {
     {
         return Class::External(external.key.clone());
     }
+    if mapping.end.0 > USER_END {
+        return Class::Obstacle(Obstacle::new(
+            place(mapping),
+            "it lies above the 47 bits of addresses that every processor has",
+        ));
+    }
     if let Some(why) = flag_obstacle(mapping) {
         return Class::Obstacle(Obstacle::new(place(mapping), why));
     }
@@ -76,6 +83,9 @@ pub(super) fn classify(mapping: &Mapping, ctx: &CaptureContext<'_>) -> Class {
                 "this kind of memory is not supported",
             ))
         };
+    }
+    if name.starts_with(b"[anon_shmem:") && mapping.shared {
+        return Class::Shared;
     }
     if name.first() != Some(&b'/') {
         // anon_inode:[io_uring], anon_inode:[perf_event], socket:[...]

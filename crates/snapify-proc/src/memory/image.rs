@@ -176,6 +176,9 @@ pub struct MappingFlags {
     /// Protection key, 0 for none.
     #[serde(skip_serializing_if = "is_zero")]
     pub key: u32,
+    /// What the program has called it (`PR_SET_VMA_ANON_NAME`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// `MADV_*` to be given again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub advice: Vec<i32>,

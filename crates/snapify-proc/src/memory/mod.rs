@@ -47,6 +47,7 @@ pub(crate) fn obstacles(ctx: &CaptureContext<'_>) -> Vec<Obstacle> {
         _ => None,
     };
     let mut obstacles: Vec<Obstacle> = ctx.maps.iter().filter_map(refused).collect();
+    obstacles.extend(capture::too_many(ctx.maps));
     if let Err(e) = ctx.proc.open_file("exe") {
         obstacles.push(Obstacle::new("executable", e.to_string()));
     }

@@ -74,6 +74,21 @@ fn reservations_and_many_mappings() {
     }
 }
 
+/// Saving and restoring need a mapping themselves.
+#[test]
+fn as_many_mappings_as_there_can_be_are_too_many() {
+    let stage = Stage::new("mappings", User::Ourselves);
+    let program = stage.start_if_possible(&["most"]).unwrap();
+    let wanted = "mappings that a process can have here";
+    assert!(stage.check(program.pid()).contains(wanted));
+    let refusal = stage.try_save(program.pid(), "image", false).unwrap_err();
+    assert!(refusal.contains(wanted), "{refusal}");
+    program.go_on_and_be_fine();
+
+    let program = stage.start_if_possible(&["almost-most"]).unwrap();
+    generations(&stage, program);
+}
+
 /// The system's huge pages, of which these tests take some.
 static HUGE_PAGES: Mutex<()> = Mutex::new(());
 
@@ -105,7 +120,7 @@ fn huge_pages() {
         eprintln!("no huge pages are to be had here");
         return;
     };
-    for kind in ["huge-private", "huge-shared", "huge-memfd"] {
+    for kind in ["huge-private", "huge-shared", "huge-memfd", "huge-segment"] {
         survives(kind);
     }
     let stage = Stage::new("mappings", User::Ourselves);

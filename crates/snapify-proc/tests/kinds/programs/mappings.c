@@ -2,6 +2,7 @@
 #include "check.h"
 #include <dlfcn.h>
 #include <linux/mman.h>
+#include <sys/shm.h>
 
 #define PAGE 4096L
 #define RW (PROT_READ | PROT_WRITE)
@@ -298,6 +299,32 @@ static void reservations(void) {
     EQUAL(mprotect(reserved[1] + (511L << 30), PAGE, RW), 0);
 }
 
+// As many mappings as the system allows.
+static void most(int spare) {
+    enum { MANY = 200000 };
+    char *many = mmap(0, MANY * PAGE, PROT_NONE, ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int n = 0;
+    while (n < MANY && mprotect(many + n * PAGE, PAGE, RW) == 0) n += 2;
+    if (n >= MANY) unavailable();
+    while (spare-- > 0) n -= 2, mprotect(many + n * PAGE, PAGE, PROT_NONE);
+    for (int i = 0; i < n; i += 1000) many[i * PAGE] = 'm';
+    pause_here();
+    for (int i = 0; i < n; i += 1000) EQUAL(many[i * PAGE], 'm');
+}
+
+static void huge_segment(void) {
+    int id = shmget(IPC_PRIVATE, 4L << 20, SHM_HUGETLB | 0600);
+    if (id == -1) unavailable();
+    char *memory = shmat(id, 0, 0);
+    EXPECT(memory != (char *)-1);
+    EQUAL(shmctl(id, IPC_RMID, 0), 0);
+    memory[3 << 20] = 's';
+    pause_here();
+    EXPECT(memory[3 << 20] == 's' && !memory[0] && has_flag(memory, "ht"));
+    char *again = shmat(id, 0, SHM_RDONLY);
+    EXPECT(again != (char *)-1 && again[3 << 20] == 's');
+}
+
 static void lock_future(int on_fault) {
     char *early = map(8 * PAGE, RW, ANONYMOUS, -1);
     if (mlockall(MCL_FUTURE | (on_fault ? MCL_ONFAULT : 0)) != 0) unavailable();
@@ -424,6 +451,9 @@ int main(int argc, char **argv) {
     else if (is(kind, "files")) files();
     else if (is(kind, "flags")) flags();
     else if (is(kind, "guards")) guards();
+    else if (is(kind, "most")) most(0);
+    else if (is(kind, "almost-most")) most(2);
+    else if (is(kind, "huge-segment")) huge_segment();
     else if (is(kind, "reservations")) reservations();
     else if (is(kind, "lock-future")) lock_future(0);
     else if (is(kind, "lock-future-on-fault")) lock_future(1);
