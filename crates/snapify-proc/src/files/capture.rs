@@ -3,7 +3,9 @@
 use super::locks::LockImage;
 use super::regular::{OpenRemoved, RemovedFile};
 use super::survey::{Found, Seen, Survey, View};
-use super::{Description, Descriptor, FilesImage, Object, can_read, mqueue, pipe, regular, share};
+use super::{
+    Description, Descriptor, FilesImage, Object, can_read, inet, mqueue, pipe, regular, share,
+};
 use crate::capture::CaptureContext;
 use crate::error::{Obstacle, ProcError};
 use crate::remote::Tracee;
@@ -58,6 +60,7 @@ pub fn capture(
         });
     }
     builder.fill_pipes(&survey.recognized);
+    builder.save_sockets();
     Ok(builder.image)
 }
 
@@ -87,6 +90,7 @@ impl Builder<'_> {
             Found::MessageQueue => Object::MessageQueue(mqueue::OpenQueue {
                 queue: self.queue(seen)?,
             }),
+            Found::Inet(socket) => Object::Inet(inet::InetDescription { socket: *socket }),
         };
         Ok(Description {
             flags: seen.flags(),
@@ -146,6 +150,18 @@ impl Builder<'_> {
         let queue = self.image.queues.len() - 1;
         self.queues.insert(seen.object_id(), queue);
         Ok(queue)
+    }
+
+    /// Saves all TCP and UDP sockets.
+    fn save_sockets(&mut self) {
+        let (image, obstacles) = self
+            .view
+            .inet
+            .save(|what, bytes| self.ctx.objects_mut().add_bytes(what, bytes));
+        self.image.inet = image;
+        obstacles
+            .into_iter()
+            .for_each(|obstacle| self.ctx.refuse(obstacle));
     }
 
     /// Saves the contents of the pipes, each through any of its read ends. A pipe that nobody can

@@ -39,6 +39,26 @@ pub(super) fn of_pipes(pipes: &[u64], except: Pid) -> Result<HashMap<u64, String
     Ok(found)
 }
 
+/// A process that has a descriptor of the socket with this inode number, for people.
+pub(super) fn of_socket(inode: u64) -> Option<String> {
+    let wanted = format!("socket:[{inode}]");
+    let has_it = |proc: &ProcDir| {
+        proc.fds().is_ok_and(|fds| {
+            fds.iter().any(|fd| {
+                proc.link(&format!("fd/{fd}"))
+                    .is_ok_and(|link| link.as_bytes() == wanted.as_bytes())
+            })
+        })
+    };
+    let directory = std::fs::read_dir("/proc").ok()?;
+    let pids = directory
+        .flatten()
+        .filter_map(|entry| text::id(entry.file_name().as_encoded_bytes()));
+    pids.filter_map(|pid| ProcDir::open(Pid(pid)).ok())
+        .find(has_it)
+        .map(|proc| describe(&proc))
+}
+
 /// Whether another process has the same description under the same number: it was inherited, and
 /// nobody has taken it into use by giving it a number of its own.
 pub(super) fn has_inherited(seen: &Seen, pid: Pid) -> bool {

@@ -17,6 +17,7 @@
 //! | [`device`] | `/dev/null` and its like |
 //! | [`eventfd`], [`timerfd`], [`signalfd`] | counters, timers and signals that are read |
 //! | [`epoll`] | what waits for many |
+//! | [`inet`] | TCP and UDP sockets, with connections within |
 //! | [`inherit`] | standard input and output that lead outside |
 //!
 //! What none of them recognizes is an [`Obstacle`](crate::Obstacle), see [`survey`].
@@ -32,6 +33,7 @@ pub mod epoll;
 pub mod eventfd;
 pub mod external;
 mod holders;
+pub mod inet;
 pub mod inherit;
 pub mod locks;
 pub mod mqueue;
@@ -69,6 +71,9 @@ pub struct FilesImage {
     /// POSIX message queues that descriptions are open on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queues: Vec<mqueue::QueueImage>,
+    /// TCP and UDP sockets.
+    #[serde(default, skip_serializing_if = "inet::InetImage::is_empty")]
+    pub inet: inet::InetImage,
 }
 
 /// A number in the descriptor table.
@@ -125,6 +130,8 @@ pub enum Object {
     SignalFd(signalfd::SignalFd),
     /// A set of watched descriptors.
     Epoll(epoll::Epoll),
+    /// A TCP or UDP socket.
+    Inet(inet::InetDescription),
 }
 
 impl fmt::Display for Object {
@@ -141,6 +148,7 @@ impl fmt::Display for Object {
             Self::TimerFd(_) => f.write_str("timerfd"),
             Self::SignalFd(_) => f.write_str("signalfd"),
             Self::Epoll(_) => f.write_str("epoll"),
+            Self::Inet(_) => f.write_str("TCP or UDP socket"),
         }
     }
 }
@@ -183,6 +191,7 @@ impl FilesImage {
                 Object::Pipe(end) => end.pipe < self.pipes.len(),
                 Object::MessageQueue(open) => open.queue < self.queues.len(),
                 Object::Stdio(stdio) => stdio.fd < 3,
+                Object::Inet(inet) => inet.socket < self.inet.sockets.len(),
                 _ => true,
             };
             if !there {
@@ -192,7 +201,7 @@ impl FilesImage {
                 ));
             }
         }
-        Ok(())
+        self.inet.validate()
     }
 }
 

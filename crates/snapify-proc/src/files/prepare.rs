@@ -3,7 +3,7 @@
 
 use super::pipe::NewPipe;
 use super::regular::{self, NamedType};
-use super::{ACCESS_MODE, Description, FilesImage, Object, epoll, has_flag, mqueue};
+use super::{ACCESS_MODE, Description, FilesImage, Object, epoll, has_flag, inet, mqueue};
 use crate::error::{Obstacle, ProcError};
 use crate::ids::{Pid, RemoteFd};
 use crate::restore::RestoreContext;
@@ -30,13 +30,15 @@ pub struct Prepared {
     pub(super) sources: Vec<Source>,
     /// The pipes, held until their content is put in.
     pub(super) pipes: Vec<NewPipe>,
+    /// TCP and UDP sockets, likewise.
+    pub(super) inet: inet::NewSockets,
 }
 
 /// What has changed since the snapshot was taken so that the descriptors cannot come back. Creates
 /// nothing.
 #[must_use]
 pub fn preflight(image: &FilesImage) -> Vec<Obstacle> {
-    let mut obstacles = Vec::new();
+    let mut obstacles = inet::preflight(&image.inet);
     for description in &image.descriptions {
         match &description.object {
             Object::Named(file) => obstacles.extend(file.verify(description.flags).err()),
@@ -75,15 +77,20 @@ impl Prepared {
                 }
             }
         }
+        let inet = inet::NewSockets::new(&image.inet, &|text| ctx.warn(text))?;
         let sources = image
             .descriptions
             .iter()
-            .map(|description| source(description, image, &mut pipes, &queues, ctx))
+            .map(|description| source(description, image, &mut pipes, &queues, &inet, ctx))
             .collect::<Result<_, _>>()?;
         for (queue, made) in image.queues.iter().zip(queues.iter().flatten()) {
             queue.set_mode(made)?;
         }
-        Ok(Self { sources, pipes })
+        Ok(Self {
+            sources,
+            pipes,
+            inet,
+        })
     }
 }
 
@@ -92,6 +99,7 @@ fn source(
     image: &FilesImage,
     pipes: &mut [NewPipe],
     queues: &[Option<OwnedFd>],
+    sockets: &inet::NewSockets,
     ctx: &RestoreContext<'_>,
 ) -> Result<Source, ProcError> {
     let flags = description.flags;
@@ -124,6 +132,7 @@ fn source(
         Object::TimerFd(timer) => timer.make(flags)?,
         Object::SignalFd(signals) => signals.make(flags)?,
         Object::Epoll(_) => epoll::make()?,
+        Object::Inet(inet) => sockets.description(inet.socket, flags)?,
     };
     above(&fd, ctx).map(Source::Own)
 }

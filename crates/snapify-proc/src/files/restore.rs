@@ -10,6 +10,9 @@ use crate::restore::RestoreContext;
 use rustix::fs::OFlags;
 use std::os::fd::AsRawFd;
 
+/// More than a socket's queue can hold, in bytes.
+const GREATEST_QUEUE: u64 = 1 << 30;
+
 /// Puts all descriptors of the process under construction in place and closes all others that it
 /// has inherited. No later step may need an inherited descriptor.
 ///
@@ -51,9 +54,14 @@ pub fn restore(
         }
     }
     seal(image, ctx)?;
+    prepared.inet.finish(
+        &image.inet,
+        &|object| ctx.object_bytes(object, GREATEST_QUEUE),
+        &|text| ctx.warn(text),
+    )?;
     // With the last of our ends closed, the program's readers see the end of pipes whose writers
     // are gone.
-    drop(prepared);
+    drop((prepared.sources, prepared.pipes));
     locks::restore(tracee, image)
 }
 

@@ -2,8 +2,8 @@
 //! needs no stop, so that it serves `check` as well as capture.
 
 use super::{
-    Object, can_read, can_write, device, epoll, eventfd, external, has_flag, holders, inherit,
-    pipe, regular, signalfd, timerfd,
+    Object, can_read, can_write, device, epoll, eventfd, external, has_flag, holders, inet,
+    inherit, pipe, regular, signalfd, timerfd,
 };
 use crate::error::{Obstacle, ProcError};
 use crate::external::External;
@@ -14,7 +14,7 @@ use crate::procfs::fdinfo::{FdInfo, Lock, LockKind};
 use rustix::fs::{FileType, FsWord, Stat};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -74,6 +74,8 @@ pub(crate) enum Found {
     PipeEnd,
     /// A POSIX message queue: its messages are to be saved.
     MessageQueue,
+    /// A TCP or UDP socket: the one with this index is to be saved.
+    Inet(usize),
 }
 
 /// What a kind of object makes of a descriptor: nothing if it is not of its kind, or why it cannot
@@ -95,6 +97,8 @@ pub(crate) struct View<'a> {
     pub pipes: HashMap<u64, (bool, bool)>,
     /// Other processes that hold pipes of which this one has both ends, by inode number.
     pub holders: HashMap<u64, String>,
+    /// TCP and UDP sockets, which are looked at all together.
+    pub inet: inet::InetSurvey,
     /// The descriptors that lead to each object.
     by_object: HashMap<(u64, u64), Vec<RemoteFd>>,
     /// Types of the file systems met so far, by device number.
@@ -196,6 +200,18 @@ impl<'a> View<'a> {
         } else {
             holders::of_pipes(&whole, pid)?
         };
+        let duplicate = |seen: &Seen| {
+            let fd = rustix::process::pidfd_getfd(&pidfd, seen.fd.0, PidfdGetfdFlags::empty())?;
+            Ok(fd)
+        };
+        let is_external = |seen: &Seen| externals.iter().any(|one| one.fds.contains(&seen.fd));
+        let mut inodes = HashSet::new();
+        let sockets = seen
+            .iter()
+            .filter(|one| !is_external(one) && inodes.insert(one.stat.st_ino))
+            .filter_map(|one| inet::hold(one, || duplicate(one)))
+            .collect();
+        let inet = inet::InetSurvey::new(sockets, false)?;
         let terminal = proc.stat()?.tty;
         let inner_pid = proc.status()?.inner_tgid();
         Ok(Self {
@@ -206,6 +222,7 @@ impl<'a> View<'a> {
             stdio,
             pipes,
             holders,
+            inet,
             by_object,
             file_systems: RefCell::default(),
             pidfd,
@@ -225,6 +242,7 @@ fn recognize(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
         .or_else(|| timerfd::recognize(seen))
         .or_else(|| signalfd::recognize(seen))
         .or_else(|| epoll::recognize(seen, view))
+        .or_else(|| inet::recognize(seen, view))
         .or_else(|| inherit::recognize(seen, view));
     recognized.unwrap_or_else(|| {
         Err(match pipe::is_anonymous(seen) {

@@ -8,6 +8,7 @@ mod ipc;
 mod memory;
 mod refused;
 mod restart;
+mod sockets;
 // Other tests of the engine use it too.
 #[allow(dead_code)]
 mod stage;
@@ -76,4 +77,19 @@ fn masks() {
 #[test]
 fn futexes() {
     survives("futexes");
+}
+
+#[test]
+fn tcp() {
+    survives("tcp");
+}
+
+#[test]
+fn listen() {
+    survives("listen");
+}
+
+#[test]
+fn udp() {
+    survives("udp");
 }

@@ -5,7 +5,7 @@ use crate::stage::{Stage, User};
 
 /// What a program sets up, and what the refusal says.
 const KINDS: &[(&str, &str)] = &[
-    ("tcp", "an IPv4 stream socket"),
+    ("udplite", "an IPv4 datagram socket of protocol 136"),
     ("unix", "a UNIX packet socket"),
     ("netlink", "a netlink raw socket"),
     ("inotify", "an inotify instance"),

@@ -371,7 +371,8 @@ impl Running {
         self.pid
     }
 
-    fn line(&mut self) -> String {
+    /// The next line of output.
+    pub fn line(&mut self) -> String {
         let mut text = String::new();
         self.output.read_line(&mut text).unwrap();
         text.trim_end().to_owned()

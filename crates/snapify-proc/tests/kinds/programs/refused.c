@@ -43,7 +43,7 @@ static void start(void *(*function)(void *)) {
 
 static int set_up(const char *kind) {
     int pair[2] = {-1, -1};
-    if (is(kind, "tcp")) return socket(AF_INET, SOCK_STREAM, 0);
+    if (is(kind, "udplite")) return socket(AF_INET, SOCK_DGRAM, 136);
     if (is(kind, "unix")) return socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) ?: pair[0];
     if (is(kind, "netlink")) return socket(AF_NETLINK, SOCK_RAW, 0);
     if (is(kind, "inotify")) return inotify_init();
