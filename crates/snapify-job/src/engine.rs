@@ -4,7 +4,7 @@ use crate::snapshot::PAGES_FILE;
 use snapify_offload::engine::{
     AfterCapture, CaptureOrder, Child, Engine, EngineError, LaunchSpec, RestoreOrder,
 };
-use snapify_proc::{External, Frozen, Pid, RemoteAddr, RemoteFd, RestorePlan, Restored};
+use snapify_proc::{External, Frozen, Orphans, Pid, RemoteAddr, RemoteFd, RestorePlan, Restored};
 use snapify_store::{PageFile, PageFileSummary};
 use std::io::{BufReader, BufWriter, Write};
 use std::os::fd::BorrowedFd;
@@ -41,7 +41,7 @@ impl Engine for ProcessEngine {
         let mut meta = BufWriter::new(order.files.meta);
         serde_json::to_writer(&mut meta, &image)?;
         meta.flush()?;
-        let summary = frozen.save_pages(&image, order.files.pages, PAGES_FILE, order.progress)?;
+        let summary = frozen.save_pages(order.files.pages, PAGES_FILE, order.progress)?;
         match (order.during)(&summary)? {
             AfterCapture::Resume => frozen.thaw()?,
             AfterCapture::Terminate => frozen.kill()?,
@@ -58,6 +58,7 @@ impl Engine for ProcessEngine {
             stdio: None,
             progress: &(),
             init_name: order.init_name,
+            orphans: Orphans::End,
         })?;
         Ok(Box::new(Process(restored)))
     }

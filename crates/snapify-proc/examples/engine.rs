@@ -11,7 +11,7 @@
 //! ```
 
 use snapify_proc::{
-    External, Frozen, LaunchSpec, Pid, ProcessImage, RemoteAddr, RemoteFd, RestorePlan,
+    External, Frozen, LaunchSpec, Orphans, Pid, RemoteAddr, RemoteFd, RestorePlan, TreeImage,
 };
 use snapify_proc::{check, launch, restore};
 use snapify_store::PageFile;
@@ -61,7 +61,7 @@ fn save(pid: &str, dir: &Path, stop: bool, externals: &[&str]) -> Result<ExitCod
         .create(true)
         .truncate(true)
         .open(&pages)?;
-    let summary = frozen.save_pages(&image, out, "pages.snap", &())?;
+    let summary = frozen.save_pages(out, "pages.snap", &())?;
     let saved = begin.elapsed();
     serde_json::to_writer(File::create(dir.join("process.json"))?, &image)?;
     if stop {
@@ -70,8 +70,13 @@ fn save(pid: &str, dir: &Path, stop: bool, externals: &[&str]) -> Result<ExitCod
         frozen.thaw()?;
     }
     eprintln!(
-        "engine: {} threads; stopped in {stopped:?}, described in {:?}, {} pages saved in {:?}",
-        image.threads.len(),
+        "engine: {} processes, {} threads; stopped in {stopped:?}, described in {:?}, {} pages saved in {:?}",
+        image.processes.len(),
+        image
+            .processes
+            .iter()
+            .map(|p| p.threads.len())
+            .sum::<usize>(),
         described - stopped,
         summary.pages_stored,
         saved - described
@@ -106,7 +111,7 @@ fn run_restored(dir: &Path, externals: &[&str]) -> Result<ExitCode, Box<dyn Erro
         let file = File::options().read(true).write(true).open(path)?;
         supplied.push((key.to_owned(), file.into()));
     }
-    let image: ProcessImage = serde_json::from_slice(&std::fs::read(dir.join("process.json"))?)?;
+    let image: TreeImage = serde_json::from_slice(&std::fs::read(dir.join("process.json"))?)?;
     let path = dir.join("pages.snap");
     let mut restored = restore(RestorePlan {
         image,
@@ -115,6 +120,7 @@ fn run_restored(dir: &Path, externals: &[&str]) -> Result<ExitCode, Box<dyn Erro
         stdio: None,
         progress: &(),
         init_name: "snapify-init".into(),
+        orphans: Orphans::Survive,
     })?;
     for warning in restored.warnings() {
         eprintln!("engine: {warning}");

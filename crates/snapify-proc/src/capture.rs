@@ -1,4 +1,4 @@
-//! What the kinds of kernel objects share while a frozen process is described.
+//! What the kinds of kernel objects share while a frozen tree of processes is described.
 
 use crate::error::Obstacle;
 use crate::external::External;
@@ -29,10 +29,57 @@ pub struct CaptureContext<'a> {
     pub threads: &'a [(Tid, Tid)],
     /// What its agent declared.
     pub externals: &'a [External],
+    /// What is gathered for all processes.
+    pub(crate) gathered: &'a Gathered,
+}
+
+/// What is gathered while the processes of a tree are looked at one after the other.
+#[derive(Debug)]
+pub struct Gathered {
     /// Contents saved beside the memory.
-    pub(crate) objects: RefCell<Objects>,
+    objects: RefCell<Objects>,
     /// What was met that cannot be saved.
-    pub(crate) obstacles: RefCell<Vec<Obstacle>>,
+    obstacles: RefCell<Vec<Obstacle>>,
+    /// The ids that the processes have for themselves, by those that we see.
+    inner: HashMap<Pid, Pid>,
+}
+
+impl Gathered {
+    /// For these processes, which have the page spaces from 0 on for their memory; objects get those behind.
+    pub(crate) fn new(processes: impl IntoIterator<Item = (Pid, Pid)>) -> Self {
+        let inner: HashMap<Pid, Pid> = processes.into_iter().collect();
+        Self {
+            objects: RefCell::new(Objects::from_space(inner.len() as u32)),
+            obstacles: RefCell::default(),
+            inner,
+        }
+    }
+
+    /// The id that a process of the tree, as we see it, has for itself.
+    #[must_use]
+    pub fn inner_pid(&self, outer: Pid) -> Option<Pid> {
+        self.inner.get(&outer).copied()
+    }
+
+    /// Notes something that cannot be saved. Capturing goes on, so that the user is told of everything at once,
+    /// and is refused at the end.
+    pub fn refuse(&self, obstacle: Obstacle) {
+        self.obstacles.borrow_mut().push(obstacle);
+    }
+
+    /// The objects added so far.
+    pub fn objects(&self) -> Ref<'_, Objects> {
+        self.objects.borrow()
+    }
+
+    /// The objects, to add one.
+    pub fn objects_mut(&self) -> RefMut<'_, Objects> {
+        self.objects.borrow_mut()
+    }
+
+    pub(crate) fn finish(self) -> (Objects, Vec<Obstacle>) {
+        (self.objects.into_inner(), self.obstacles.into_inner())
+    }
 }
 
 impl CaptureContext<'_> {
@@ -54,17 +101,17 @@ impl CaptureContext<'_> {
     /// Notes something that cannot be saved. Capturing goes on, so that the user is told of everything at once,
     /// and is refused at the end.
     pub fn refuse(&self, obstacle: Obstacle) {
-        self.obstacles.borrow_mut().push(obstacle);
+        self.gathered.refuse(obstacle);
     }
 
     /// The objects added so far.
     pub fn objects(&self) -> Ref<'_, Objects> {
-        self.objects.borrow()
+        self.gathered.objects()
     }
 
     /// The objects, to add one.
     pub fn objects_mut(&self) -> RefMut<'_, Objects> {
-        self.objects.borrow_mut()
+        self.gathered.objects_mut()
     }
 }
 
@@ -75,19 +122,47 @@ pub(crate) enum ObjectSource {
     File(OwnedFd),
     /// Bytes in our memory.
     Bytes(Vec<u8>),
-    /// Mapped memory of the process: (offset in the object, address, bytes), sorted by offset.
-    Memory(Vec<(u64, u64, u64)>),
+    /// Mapped memory of the processes, by offset in the object.
+    Memory(Vec<MemoryPart>),
+}
+
+/// A part of an object that is read from where a process has it mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct MemoryPart {
+    /// Offset in the object.
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    /// The process that has it mapped, as we see it.
+    pub(crate) pid: i32,
+    /// Where.
+    pub(crate) address: u64,
 }
 
 /// Contents that are saved as page spaces of their own.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Objects {
+    /// Space of the first one.
+    first: u32,
     pub(crate) images: Vec<ObjectImage>,
     pub(crate) sources: Vec<ObjectSource>,
     by_inode: HashMap<(u64, u64), SpaceId>,
 }
 
 impl Objects {
+    fn from_space(first: u32) -> Self {
+        Self {
+            first,
+            images: Vec::new(),
+            sources: Vec::new(),
+            by_inode: HashMap::new(),
+        }
+    }
+
+    /// Where the content of an object is read from.
+    pub(crate) fn source(&self, space: SpaceId) -> Option<&ObjectSource> {
+        self.sources.get(space.0.checked_sub(self.first)? as usize)
+    }
+
     /// Adds bytes, as the content of a pipe.
     pub fn add_bytes(&mut self, what: impl Into<String>, bytes: Vec<u8>) -> SpaceId {
         let image = ObjectImage {
@@ -157,12 +232,13 @@ impl Objects {
         self.by_inode.get(&(device, inode)).copied()
     }
 
+    /// Adds what a process has mapped of an object that cannot be opened, by offset and each part once.
     pub(crate) fn add_memory(
         &mut self,
         what: impl Into<String>,
         bytes: u64,
         key: (u64, u64),
-        parts: Vec<(u64, u64, u64)>,
+        parts: Vec<MemoryPart>,
         backing: Backing,
     ) -> SpaceId {
         let image = ObjectImage {
@@ -179,10 +255,53 @@ impl Objects {
     }
 
     fn push(&mut self, mut image: ObjectImage, source: ObjectSource) -> SpaceId {
-        image.space = SpaceId(self.images.len() as u32 + 1);
+        image.space = SpaceId(self.first + self.images.len() as u32);
         let space = image.space;
         self.images.push(image);
         self.sources.push(source);
         space
+    }
+}
+
+/// Mappings of the same pages at several places: one is enough.
+pub(crate) fn distinct(mut parts: Vec<MemoryPart>) -> Vec<MemoryPart> {
+    parts.sort_unstable();
+    let mut distinct: Vec<MemoryPart> = Vec::with_capacity(parts.len());
+    for part in parts {
+        let covered = distinct.last().map_or(0, |last| last.offset + last.bytes);
+        let skip = covered.saturating_sub(part.offset).min(part.bytes);
+        if skip < part.bytes {
+            distinct.push(MemoryPart {
+                offset: part.offset + skip,
+                address: part.address + skip,
+                bytes: part.bytes - skip,
+                ..part
+            });
+        }
+    }
+    distinct
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_that_overlap_are_read_once() {
+        let part = |offset, bytes, pid| MemoryPart {
+            offset,
+            bytes,
+            pid,
+            address: 0x10000 + offset,
+        };
+        assert_eq!(
+            distinct(vec![
+                part(8, 8, 2),
+                part(0, 10, 1),
+                part(2, 4, 3),
+                part(20, 4, 1)
+            ]),
+            vec![part(0, 10, 1), part(10, 6, 2), part(20, 4, 1)]
+        );
     }
 }

@@ -3,22 +3,23 @@
 //! What a process as a whole does (its children, namespaces, owner) is looked at here; descriptors,
 //! timers and mappings are judged by their own modules, with the same code that saves them.
 
-use crate::capture::CaptureContext;
+use crate::capture::{CaptureContext, Gathered};
 use crate::context;
 use crate::error::{Obstacle, ProcError};
 use crate::external::External;
-use crate::files::survey::Survey;
+use crate::files::survey::{Subject, Survey};
 use crate::ids::{Pid, Tid};
 use crate::procfs::ProcDir;
 use crate::procfs::status::Status;
 use crate::timers;
+use crate::tree::{self, Member};
 use snapify_sys::kcmp::{Kind, kcmp};
-use std::cell::RefCell;
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::io::{self, Read};
 
-/// Lists all that is known from `/proc` to stand in the way of saving process `pid`, without
-/// stopping it. A process that runs may change meanwhile: a capture looks again.
+/// Lists all that is known from `/proc` to stand in the way of saving process `pid` and all its descendants, without
+/// stopping them. Processes that run may change meanwhile: a capture looks again.
 ///
 /// # Errors
 /// If there is no such process.
@@ -32,9 +33,65 @@ pub fn check(pid: Pid) -> Result<Vec<Obstacle>, ProcError> {
 /// If there is no such process.
 pub fn check_except(pid: Pid, externals: &[External]) -> Result<Vec<Obstacle>, ProcError> {
     let proc = ProcDir::open(pid)?;
-    let status = proc.status()?;
-    if let Some(why) = hopeless(pid, &status) {
+    if let Some(why) = hopeless(pid, &proc.status()?) {
         return Ok(vec![Obstacle::new(format!("process {pid}"), why)]);
+    }
+    let mut members = HashMap::new();
+    let mut living = Vec::new();
+    for member in tree::find(pid)? {
+        // Processes end at any time.
+        let Ok(proc) = ProcDir::open(member.pid()) else {
+            continue;
+        };
+        let Ok(status) = proc.status() else { continue };
+        members.insert(member.pid(), status.inner_tgid());
+        if let Member::Living(_) = member {
+            living.push((proc, status));
+        }
+    }
+    let gathered = Gathered::new(members.clone());
+    for (proc, status) in &living {
+        let result = check_one(proc, status, externals, &gathered, |pid| {
+            members.contains_key(&pid)
+        });
+        match result {
+            Err(error) if proc.pid() == pid || !has_ended(proc) => return Err(error),
+            _ => {}
+        }
+    }
+    let subjects: Vec<Subject<'_>> = living
+        .iter()
+        .map(|(proc, status)| Subject {
+            proc,
+            inner_pid: status.inner_tgid(),
+        })
+        .collect();
+    let (_, mut obstacles) = gathered.finish();
+    if obstacles.iter().all(|obstacle| obstacle.why != CLOSED) {
+        obstacles.extend(Survey::new(&subjects, members, externals)?.into_obstacles());
+    }
+    Ok(obstacles)
+}
+
+const CLOSED: &str = "it may not be looked at: it has privileges that you lack, or has forbidden it (PR_SET_DUMPABLE)";
+
+fn has_ended(proc: &ProcDir) -> bool {
+    proc.status().map_or(true, |status| status.is_dead())
+}
+
+/// What stands in the way of saving one of the processes, but for its descriptors.
+fn check_one(
+    proc: &ProcDir,
+    status: &Status,
+    externals: &[External],
+    gathered: &Gathered,
+    is_member: impl Fn(Pid) -> bool,
+) -> Result<(), ProcError> {
+    let pid = proc.pid();
+    let whole = |why: &str| Obstacle::new(format!("process {pid}"), why);
+    if let Some(why) = hopeless(pid, status) {
+        gathered.refuse(whole(&why));
+        return Ok(());
     }
     let outer = proc.threads()?;
     let mut threads = Vec::with_capacity(outer.len());
@@ -47,27 +104,23 @@ pub fn check_except(pid: Pid, externals: &[External]) -> Result<Vec<Obstacle>, P
     let maps = match proc.smaps() {
         Ok(maps) => maps,
         Err(error) if error.errno() == Some(libc::EACCES) => {
-            let why = "it may not be looked at: it has privileges that you lack, or has forbidden it (PR_SET_DUMPABLE)";
-            return Ok(vec![Obstacle::new(format!("process {pid}"), why)]);
+            gathered.refuse(whole(CLOSED));
+            return Ok(());
         }
         Err(error) => return Err(error),
     };
     let ctx = CaptureContext {
         pid,
-        proc: &proc,
-        status: &status,
+        proc,
+        status,
         maps: &maps,
         threads: &threads,
         externals,
-        objects: RefCell::default(),
-        obstacles: RefCell::default(),
+        gathered,
     };
-    let mut obstacles = frozen(&ctx)?;
-    if is_32_bit(&proc) {
-        obstacles.push(Obstacle::new(
-            format!("process {pid}"),
-            "it is a 32-bit program, which is not supported",
-        ));
+    let mut obstacles = frozen(&ctx, is_member)?;
+    if is_32_bit(proc) {
+        obstacles.push(whole("it is a 32-bit program, which is not supported"));
     }
     obstacles.extend(context::lost_directory(
         &proc.link("cwd")?,
@@ -77,8 +130,10 @@ pub fn check_except(pid: Pid, externals: &[External]) -> Result<Vec<Obstacle>, P
     for timer in proc.timers()? {
         obstacles.extend(timers::is_supported(timer.id, timer.clock, threads.len()).err());
     }
-    obstacles.extend(Survey::new(&proc, externals)?.obstacles);
-    Ok(obstacles)
+    obstacles
+        .into_iter()
+        .for_each(|obstacle| ctx.refuse(obstacle));
+    Ok(())
 }
 
 /// Why there is no use in looking any further.
@@ -115,7 +170,10 @@ fn hopeless(pid: Pid, status: &Status) -> Option<String> {
 ///
 /// # Errors
 /// If it is killed meanwhile.
-pub(crate) fn frozen(ctx: &CaptureContext<'_>) -> Result<Vec<Obstacle>, ProcError> {
+pub(crate) fn frozen(
+    ctx: &CaptureContext<'_>,
+    is_member: impl Fn(Pid) -> bool,
+) -> Result<Vec<Obstacle>, ProcError> {
     let whole = format!("process {}", ctx.pid);
     let mut obstacles = Vec::new();
     let mut refuse = |why: &str| obstacles.push(Obstacle::new(&whole, why));
@@ -152,10 +210,11 @@ pub(crate) fn frozen(ctx: &CaptureContext<'_>) -> Result<Vec<Obstacle>, ProcErro
     if ctx.proc.link("ns/time").ok() != ctx.proc.link("ns/time_for_children").ok() {
         refuse("it has made another time namespace for its children, which is not supported");
     }
-    if shares_memory_with(ctx.pid, status.parent) {
-        refuse("it shares its memory with its parent (vfork or CLONE_VM), which is not supported");
+    if !is_member(status.parent) && shares_memory_with(ctx.pid, status.parent) {
+        refuse(
+            "it shares its memory with its parent (vfork or CLONE_VM), which is not to be saved with it",
+        );
     }
-    obstacles.extend(children(ctx)?);
     obstacles.extend(threads(ctx)?);
     Ok(obstacles)
 }
@@ -173,39 +232,6 @@ fn is_elsewhere(ctx: &CaptureContext<'_>, link: &str, path: &str) -> Result<bool
 
 fn shares_memory_with(pid: Pid, other: Pid) -> bool {
     other.0 > 0 && kcmp(pid.0, other.0, Kind::Vm, 0, 0).is_ok_and(Ordering::is_eq)
-}
-
-/// Child processes, ended ones that have not been waited for included: the program would wait for
-/// them in vain.
-fn children(ctx: &CaptureContext<'_>) -> Result<Option<Obstacle>, ProcError> {
-    let children = ctx.proc.children()?;
-    if children.is_empty() {
-        return Ok(None);
-    }
-    const NAMED: usize = 8;
-    let mut names: Vec<String> = children
-        .iter()
-        .take(NAMED)
-        .map(|&child| describe(child))
-        .collect();
-    if children.len() > NAMED {
-        names.push(format!("and {} more", children.len() - NAMED));
-    }
-    let why = format!(
-        "it has child processes, and process trees are not supported: {}",
-        names.join(", ")
-    );
-    Ok(Some(Obstacle::new(format!("process {}", ctx.pid), why)))
-}
-
-fn describe(pid: Pid) -> String {
-    match ProcDir::open(pid).and_then(|proc| proc.stat()) {
-        Ok(stat) => {
-            let ended = if stat.state == b'Z' { ", ended" } else { "" };
-            format!("{pid} ({}{ended})", String::from_utf8_lossy(&stat.comm))
-        }
-        Err(_) => pid.to_string(),
-    }
 }
 
 /// What threads do not share with the first one although an image supposes that they do.
@@ -315,25 +341,23 @@ mod tests {
     }
 
     #[test]
-    fn children_are_named() {
-        let program = Program::start("sh", &["-c", "sleep 1000; true"]);
-        let proc = ProcDir::open(program.pid()).unwrap();
+    fn children_are_looked_at_too() {
+        let script = "exec 7<>/dev/full; (exec 8<>/dev/kmsg; sleep 1000); true";
+        let program = Program::start("sh", &["-c", script]);
+        let descendants = || tree::find(program.pid()).unwrap();
         until(|| {
-            proc.children()
-                .unwrap()
-                .first()
-                .is_some_and(|&child| exec_done(child, b"sleep"))
+            descendants()
+                .last()
+                .is_some_and(|last| exec_done(last.pid(), b"sleep"))
         });
-        let child = proc.children().unwrap()[0];
         let obstacles = check(program.pid()).unwrap();
         assert!(
-            obstacles
-                .iter()
-                .any(|o| o.why.contains("process trees") && o.why.contains(&describe(child))),
+            obstacles.iter().any(|o| o.object.contains("/dev/kmsg")),
             "{obstacles:?}"
         );
-        assert_eq!(describe(child), format!("{child} (sleep)"));
-        snapify_sys::process::kill(child.0, libc::SIGKILL).unwrap();
+        for member in descendants().iter().skip(1) {
+            snapify_sys::process::kill(member.pid().0, libc::SIGKILL).unwrap();
+        }
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! What a process has beside memory, threads, files, signals and timers: working directory, umask,
-//! resource limits, credentials, session, and the attributes that prctl(2) keeps.
+//! resource limits, credentials, and the attributes that prctl(2) keeps.
 //!
 //! Affinity, scheduling, names and timer slack are the threads' own and saved with them.
 
@@ -31,8 +31,9 @@ pub struct ContextImage {
     pub limits: Vec<LimitImage>,
     /// Execution domain and flags (personality(2)).
     pub personality: u32,
-    /// Its place among sessions and process groups.
-    pub session: Session,
+    /// Whether it had a controlling terminal.
+    #[serde(default)]
+    pub had_terminal: bool,
     /// What prctl(2) keeps.
     pub attributes: Attributes,
     /// Inclination of the kernel to kill it when memory is short, -1000 to 1000.
@@ -51,17 +52,6 @@ pub struct LimitImage {
     pub soft: Option<u64>,
     /// How far it may be raised; without limit if absent.
     pub hard: Option<u64>,
-}
-
-/// Place of a process among sessions and process groups.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Session {
-    /// It leads a session.
-    pub leads_session: bool,
-    /// It leads a process group.
-    pub leads_group: bool,
-    /// It had a controlling terminal.
-    pub had_terminal: bool,
 }
 
 /// Saves the context of a frozen process. What cannot be saved is noted in `ctx`.
@@ -83,7 +73,6 @@ pub fn capture(
             "it has a local descriptor table (modify_ldt), which is not supported",
         ));
     }
-    let pid = status.inner_tgid().0;
     Ok(ContextImage {
         directory,
         umask: status.umask.unwrap_or(0o022),
@@ -94,11 +83,7 @@ pub fn capture(
             .map(|(resource, limit)| LimitImage::new(resource, limit))
             .collect(),
         personality: ctx.proc.personality()?,
-        session: Session {
-            leads_session: status.inner_session() == pid,
-            leads_group: status.inner_pgrp() == pid,
-            had_terminal: ctx.proc.stat()?.tty != 0,
-        },
+        had_terminal: ctx.proc.stat()?.tty != 0,
         attributes: Attributes::capture(tracee, ctx.proc)?,
         oom_score_adj: ctx.proc.number("oom_score_adj")?,
         clocks: None,
@@ -158,7 +143,7 @@ pub fn preflight(image: &ContextImage) -> Vec<Obstacle> {
     obstacles
 }
 
-/// Restores what may come before the threads: working directory, umask, session, and attributes
+/// Restores what may come before the threads: working directory, umask, and attributes
 /// that the threads share.
 ///
 /// # Errors
@@ -177,7 +162,6 @@ pub fn restore(
         libc::SYS_umask,
         [image.umask.into(), 0, 0, 0, 0, 0],
     )?;
-    image.session.restore(tracee)?;
     image.attributes.restore(tracee, ctx)
 }
 
@@ -269,21 +253,6 @@ impl LimitImage {
                 [0, resource, new.0, 0, 0, 0],
             )
             .map(drop)
-    }
-}
-
-impl Session {
-    /// Makes it a leader again where it was one. Where the restart has a terminal it stays in the
-    /// session and group that the terminal serves: the keyboard's signals would not reach it
-    /// otherwise.
-    fn restore(self, tracee: &mut Tracee<'_>) -> Result<(), ProcError> {
-        let has_terminal = std::fs::File::open("/dev/tty").is_ok();
-        if self.leads_session && !(self.had_terminal && has_terminal) {
-            tracee.syscall("setsid", libc::SYS_setsid, [0; 6])?;
-        } else if self.leads_group && !has_terminal {
-            tracee.syscall("setpgid", libc::SYS_setpgid, [0; 6])?;
-        }
-        Ok(())
     }
 }
 

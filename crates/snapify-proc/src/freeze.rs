@@ -1,24 +1,16 @@
-//! Stopping all threads of a process, and putting everything back.
+//! Stopping all threads of one process, and putting everything back.
 
-use crate::capture::{CaptureContext, Objects};
 use crate::error::{Obstacle, ProcError};
-use crate::external::External;
 use crate::ids::{Pid, RemoteAddr, Tid};
-use crate::image::{IMAGE_VERSION, ProcessImage};
-use crate::ipc::IpcImage;
-use crate::memory::{self, Ranges};
+use crate::memory;
 use crate::procfs::ProcDir;
 use crate::procfs::status::Status;
 use crate::ptrace::{Running, Stop, Stopped};
 use crate::remote::Tracee;
 use crate::threads::{self, rseq};
-use crate::{check, clocks, context, files, ipc, signals, timers};
-use snapify_store::{PageFileSummary, Progress};
 use snapify_sys::process;
 use snapify_sys::ptrace::{Registers, RseqConfiguration};
-use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::time::{Duration, Instant};
 
 /// How long a thread may take to stop. Threads stop within a millisecond; only an uninterruptible wait in the kernel takes
@@ -43,27 +35,20 @@ pub(crate) struct FrozenThread {
 ///
 /// All work must be done by the thread that made it: the kernel takes ptrace requests from no other.
 #[derive(Debug)]
-pub struct Frozen {
-    pid: Pid,
-    proc: ProcDir,
-    threads: Vec<FrozenThread>,
-    group_stopped: bool,
-    described: Option<Described>,
+pub(crate) struct FrozenProcess {
+    pub(crate) pid: Pid,
+    pub(crate) proc: ProcDir,
+    pub(crate) threads: Vec<FrozenThread>,
+    pub(crate) group_stopped: bool,
 }
 
-#[derive(Debug)]
-struct Described {
-    ranges: Ranges,
-    objects: Objects,
-}
-
-impl Frozen {
+impl FrozenProcess {
     /// Stops all threads of process `pid`.
     ///
     /// # Errors
     /// If there is no such process, it belongs to someone else or is traced already, a thread does not stop, or it runs 32-bit
     /// code. The process then goes on as if nothing had been tried.
-    pub fn freeze(pid: Pid) -> Result<Self, ProcError> {
+    pub(crate) fn freeze(pid: Pid) -> Result<Self, ProcError> {
         let proc = ProcDir::open(pid)?;
         let status = proc.status()?;
         refuse_at_once(pid, &status)?;
@@ -72,22 +57,10 @@ impl Frozen {
             proc,
             threads: Vec::new(),
             group_stopped: false,
-            described: None,
         };
         frozen.stop_all()?;
         frozen.look()?;
         Ok(frozen)
-    }
-
-    /// The process as this process sees it.
-    #[must_use]
-    pub fn pid(&self) -> Pid {
-        self.pid
-    }
-
-    /// Its threads as this process sees them, the leader first.
-    pub fn threads(&self) -> impl Iterator<Item = Tid> {
-        self.threads.iter().map(|thread| thread.tid)
     }
 
     /// Stops threads until there are no new ones: a thread that has not stopped yet may create others.
@@ -243,110 +216,11 @@ impl Frozen {
         refused(self.pid, why)
     }
 
-    /// Describes the process. Objects in `externals` are recorded, not saved.
-    ///
-    /// # Errors
-    /// [`ProcError::Unsupported`] with everything that stands in the way; [`ProcError::Died`] if it is killed
-    /// meanwhile. Otherwise it stays frozen.
-    pub fn describe(&mut self, externals: &[External]) -> Result<ProcessImage, ProcError> {
-        let result = self.describe_living(externals);
-        self.tell_death(result, "its description")
-    }
-
-    /// A process that is killed makes any call on it fail, in many ways: they all mean this.
-    fn tell_death<T>(
-        &self,
-        result: Result<T, ProcError>,
-        during: &'static str,
-    ) -> Result<T, ProcError> {
-        result.map_err(|error| {
-            let dead = self.proc.status().map_or(true, |status| status.is_dead());
-            if dead && !matches!(error, ProcError::Cancelled) {
-                ProcError::Died {
-                    pid: self.pid,
-                    during,
-                }
-            } else {
-                error
-            }
-        })
-    }
-
-    fn describe_living(&mut self, externals: &[External]) -> Result<ProcessImage, ProcError> {
-        let proc = ProcDir::open(self.pid)?;
-        let maps = proc.smaps()?;
-        let status = proc.status()?;
-        let threads: Vec<(Tid, Tid)> = self.threads.iter().map(|t| (t.tid, t.inner)).collect();
-        let ctx = CaptureContext {
-            pid: self.pid,
-            proc: &proc,
-            status: &status,
-            maps: &maps,
-            threads: &threads,
-            externals,
-            objects: RefCell::default(),
-            obstacles: RefCell::default(),
-        };
-        ctx.obstacles.borrow_mut().extend(check::frozen(&ctx)?);
-        let instruction = memory::syscall_instruction(self.pid, &maps)?;
-        let (image, ranges) = self.with_tracee(instruction, |tracee, frozen| {
-            let mut images = Vec::with_capacity(frozen.len());
-            for thread in frozen {
-                images.push(threads::capture::capture(tracee, ctx.proc, thread)?);
-            }
-            images[0].extended_permission = threads::capture::extended_permission(tracee)?;
-            let signals = signals::capture(tracee, &ctx)?;
-            let timers = timers::capture(tracee, &ctx)?;
-            let mut context = context::capture(tracee, &ctx)?;
-            // Before the memory: a removed file that is open and mapped is read through its descriptor.
-            let files = files::capture(tracee, &ctx)?;
-            let mut attached = ipc::Attached::default();
-            attached.add(tracee, &ctx)?;
-            let members = vec![status.inner_tgid().0];
-            let ipc = ipc::capture(tracee, &ctx, members, attached)?;
-            let (memory, ranges) = memory::capture(tracee, &ctx)?;
-            context.clocks = Some(clocks::capture(tracee)?);
-            let image = ProcessImage {
-                version: IMAGE_VERSION,
-                pid: status.inner_tgid().0,
-                stopped: false,
-                threads: images,
-                memory,
-                objects: Vec::new(),
-                ipc: IpcImage {
-                    namespace: ipc.namespace || !files.queues.is_empty(),
-                    ..ipc
-                },
-                files,
-                signals,
-                timers,
-                context,
-                externals: externals.to_vec(),
-            };
-            Ok((image, ranges))
-        })?;
-        let obstacles = ctx.obstacles.into_inner();
-        if !obstacles.is_empty() {
-            return Err(ProcError::Unsupported {
-                pid: self.pid,
-                obstacles,
-            });
-        }
-        let objects = ctx.objects.into_inner();
-        let image = ProcessImage {
-            objects: objects.images.clone(),
-            stopped: self.group_stopped,
-            ..image
-        };
-        self.described = Some(Described { ranges, objects });
-        Ok(image)
-    }
-
     /// How long each of `count` remote system calls (getppid) takes in this process: the unit of cost of saving and restoring.
     ///
     /// # Errors
     /// As [`Self::describe`].
-    pub fn time_remote_calls(&mut self, count: usize) -> Result<Vec<Duration>, ProcError> {
+    pub(crate) fn time_remote_calls(&mut self, count: usize) -> Result<Vec<Duration>, ProcError> {
         let instruction = memory::syscall_instruction(self.pid, &self.proc.maps()?)?;
         self.with_tracee(instruction, |tracee, _| {
             let mut times = Vec::with_capacity(count);
@@ -360,7 +234,7 @@ impl Frozen {
     }
 
     /// Lends the threads to a [`Tracee`] and takes them back whatever happens.
-    fn with_tracee<T>(
+    pub(crate) fn with_tracee<T>(
         &mut self,
         instruction: RemoteAddr,
         work: impl FnOnce(&mut Tracee<'_>, &[FrozenThread]) -> Result<T, ProcError>,
@@ -398,45 +272,9 @@ impl Frozen {
         result
     }
 
-    /// Writes the pages of the process, as described in `image`, to `out`; `name` is for error messages.
-    ///
-    /// # Errors
-    /// [`ProcError::Store`] if writing fails or `progress` cancels.
-    ///
-    /// # Panics
-    /// If the process was not described before.
-    pub fn save_pages(
-        &self,
-        _image: &ProcessImage,
-        out: File,
-        name: &str,
-        progress: &dyn Progress,
-    ) -> Result<PageFileSummary, ProcError> {
-        let described = self
-            .described
-            .as_ref()
-            .expect("describe() comes before save_pages()");
-        let Described { ranges, objects } = described;
-        let result = memory::save(self.pid, &self.proc, ranges, objects, out, name, progress);
-        self.tell_death(result, "the saving of its pages")
-    }
-
-    /// Lets the process go on, as dropping does, but tells of errors.
-    ///
-    /// # Errors
-    /// If a thread could not be let go because it was killed meanwhile.
-    pub fn thaw(mut self) -> Result<(), ProcError> {
-        self.let_go()
-    }
-
-    /// Kills the process and waits until all its threads are gone from the kernel's tables (the process itself stays a
-    /// zombie until its parent takes note).
-    ///
-    /// # Errors
-    /// If the signal cannot be sent.
-    pub fn kill(mut self) -> Result<(), ProcError> {
-        process::kill(self.pid.0, libc::SIGKILL)
-            .map_err(ProcError::system(format!("kill process {}", self.pid)))?;
+    /// Waits until all threads of the process, which has been killed, are gone from the kernel's tables (the process itself
+    /// stays a zombie until its parent takes note).
+    pub(crate) fn await_end(&mut self) {
         // As their tracer we are told of the end of each thread; the leader's comes last.
         let leader = self.pid.leader();
         let others = self
@@ -451,10 +289,13 @@ impl Frozen {
                 }
             }
         }
-        Ok(())
     }
 
-    fn let_go(&mut self) -> Result<(), ProcError> {
+    /// Lets the threads go on.
+    ///
+    /// # Errors
+    /// If one could not be let go because it was killed meanwhile.
+    pub(crate) fn let_go(&mut self) -> Result<(), ProcError> {
         let mut result = Ok(());
         for thread in self.threads.drain(..) {
             let stopped = thread.stopped.unwrap_or_else(|| Stopped::known(thread.tid));
@@ -466,7 +307,7 @@ impl Frozen {
     }
 }
 
-impl Drop for Frozen {
+impl Drop for FrozenProcess {
     fn drop(&mut self) {
         if let Err(e) = self.let_go() {
             tracing::debug!(pid = self.pid.0, "letting go: {e}");

@@ -1,4 +1,4 @@
-//! The engine: saves a running process from outside through ptrace, and builds it again with the same ids,
+//! The engine: saves running processes from outside through ptrace, and builds them again with the same ids,
 //! as an ordinary user, in fresh namespaces.
 #![deny(unsafe_code)]
 
@@ -27,11 +27,12 @@ pub mod restore;
 pub mod signals;
 pub mod threads;
 pub mod timers;
+pub mod tree;
 
 pub use check::{check, check_except};
 pub use error::{Obstacle, ProcError};
 pub use external::External;
-pub use freeze::Frozen;
 pub use ids::{Pid, RemoteAddr, RemoteFd, Tid};
-pub use image::ProcessImage;
-pub use restore::{LaunchSpec, RestorePlan, Restored, launch, preflight, restore};
+pub use image::{ProcessImage, TreeImage};
+pub use restore::{LaunchSpec, Orphans, RestorePlan, Restored, launch, preflight, restore};
+pub use tree::Frozen;

@@ -67,7 +67,7 @@ impl Privileges {
             libc::SYS_prctl,
             [libc::PR_GET_SECUREBITS as u64, 0, 0, 0, 0, 0],
         )?;
-        for tid in ctx.image.threads.iter().map(|thread| Tid(thread.tid)) {
+        for tid in tracee.tids() {
             self.restore_thread(
                 tracee,
                 tid,

@@ -90,7 +90,7 @@ pub fn capture(
 pub fn restore(
     tracee: &mut Tracee<'_>,
     image: &SignalImage,
-    ctx: &mut RestoreContext<'_>,
+    _ctx: &mut RestoreContext<'_>,
 ) -> Result<(), ProcError> {
     let at = tracee.scratch().addr;
     for (signal, action) in (0..).zip(&dispositions(image)?) {
@@ -120,7 +120,7 @@ pub fn restore(
         // saved.
         if is_changeable(signal) {
             tracee.put(at, &info)?;
-            let args = [ctx.image.pid as u64, signal as u64, at.0, 0, 0, 0];
+            let args = [tracee.pid().0 as u64, signal as u64, at.0, 0, 0, 0];
             tracee.syscall("rt_sigqueueinfo", libc::SYS_rt_sigqueueinfo, args)?;
         }
     }

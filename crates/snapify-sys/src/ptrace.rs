@@ -26,6 +26,8 @@ pub const EVENT_CLONE: i32 = libc::PTRACE_EVENT_CLONE;
 
 /// Option: threads that the tracee creates are attached too, and start stopped.
 pub const OPTION_TRACE_CLONE: u64 = libc::PTRACE_O_TRACECLONE as u64;
+/// Children that the tracee forks are traced too.
+pub const OPTION_TRACE_FORK: u64 = libc::PTRACE_O_TRACEFORK as u64;
 /// Option: the tracee dies with its tracer.
 pub const OPTION_EXIT_KILL: u64 = libc::PTRACE_O_EXITKILL as u64;
 

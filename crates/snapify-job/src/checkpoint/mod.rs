@@ -118,17 +118,9 @@ pub(crate) fn checkpoint(
     let image = frozen.describe(&externals).map_err(process)?;
     let member = staging.member(HOST)?;
     member.write_json(PROCESS_FILE, &image)?;
-    let saved: u64 = image
-        .memory
-        .mappings
-        .iter()
-        .map(|mapping| mapping.saved)
-        .sum();
-    link.tell(Event::Total(
-        saved + image.objects.iter().map(|object| object.bytes).sum::<u64>(),
-    ));
+    link.tell(Event::Total(image.saved_bytes()));
     let pages = frozen
-        .save_pages(&image, member.create(PAGES_FILE)?, PAGES_FILE, link)
+        .save_pages(member.create(PAGES_FILE)?, PAGES_FILE, link)
         .map_err(process)?;
     member.record_pages(PAGES_FILE, pages)?;
 
@@ -162,7 +154,7 @@ pub(crate) fn checkpoint(
                 })
                 .collect(),
             stdio: shared.into_iter().map(|shared| shared.output).collect(),
-            registration: crate::registration::save(application.host, image.pid),
+            registration: crate::registration::save(application.host, image.root().pid()),
         },
     )?;
     drop(member);

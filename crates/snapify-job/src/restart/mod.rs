@@ -18,7 +18,7 @@ use snapify_offload::control::{
     CardInfo, CardToSupervisor, EXTERNAL_CONTROL, PausedProcess, ProcessId, SupervisorToCard,
     SupervisorToHost, external_card, external_store,
 };
-use snapify_proc::{RestorePlan, Restored};
+use snapify_proc::{Orphans, RestorePlan, Restored};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -78,7 +78,7 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
     let restored = restore_offload_processes(&plan, &cards, &outputs)?;
     let (mut program, agent) = restore_host(&plan, &cards, &restored, outputs)?;
     if let Some(registration) = &plan.job.registration {
-        crate::registration::put_back(registration, plan.image.pid);
+        crate::registration::put_back(registration, plan.image.root().pid());
     }
     if let Some(path) = &options.pid_file {
         write_pid_file(path, program.pid().0)?;
@@ -202,6 +202,7 @@ fn restore_host(
         stdio: None,
         progress: &(),
         init_name: "snapify-init".into(),
+        orphans: Orphans::Survive,
     })
     .map_err(host_failed)?;
     for warning in program.warnings() {

@@ -5,7 +5,7 @@ use crate::error::JobError;
 use crate::snapshot::{HOST, JOB_FILE, Job, PAGES_FILE, PROCESS_FILE, STORE_FILE, offload_member};
 use crate::supervisor::House;
 use snapify_offload::control::ProcessId;
-use snapify_proc::ProcessImage;
+use snapify_proc::TreeImage;
 use snapify_store::Snapshot;
 use std::fs::File;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ pub(super) struct Plan {
     pub dir: PathBuf,
     pub snapshot: Snapshot,
     pub job: Job,
-    pub image: ProcessImage,
+    pub image: TreeImage,
     /// Memory of each card to start.
     pub memories: Vec<u64>,
     /// Which of these serves each card number that the program knows.
@@ -33,7 +33,7 @@ impl Plan {
         let snapshot = Snapshot::open(&dir, options.at)?;
         let host = snapshot.member(HOST)?;
         let job: Job = host.json(JOB_FILE)?;
-        let image: ProcessImage = host.json(PROCESS_FILE)?;
+        let image: TreeImage = host.json(PROCESS_FILE)?;
         // Opened for its checks: a missing or truncated file is found before anything is created.
         host.pages(PAGES_FILE)?;
         for process in &job.processes {
@@ -43,10 +43,11 @@ impl Plan {
             member.pages(STORE_FILE)?;
         }
         let (memories, card_of) = assign_cards(options, &job)?;
+        image.validate().map_err(super::host_failed)?;
         let obstacles = snapify_proc::preflight(&image);
         if !obstacles.is_empty() {
             return Err(super::host_failed(snapify_proc::ProcError::Unsupported {
-                pid: snapify_proc::Pid(image.pid),
+                pid: snapify_proc::Pid(image.root().pid()),
                 obstacles,
             }));
         }

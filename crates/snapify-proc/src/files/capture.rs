@@ -1,71 +1,83 @@
-//! Saving the descriptors of a frozen process.
+//! Saving the descriptors of a frozen tree of processes.
 
 use super::locks::LockImage;
 use super::regular::{OpenRemoved, RemovedFile};
-use super::survey::{Found, Seen, Survey, View};
-use super::{
-    Description, Descriptor, FilesImage, Object, can_read, inet, mqueue, pipe, regular, share,
-};
-use crate::capture::CaptureContext;
+use super::survey::{Found, Group, Seen, Subject, Survey, View};
+use super::{Description, Descriptor, FilesImage, Object, can_read, inet, mqueue, pipe, regular};
+use crate::capture::Gathered;
 use crate::error::{Obstacle, ProcError};
-use crate::remote::Tracee;
+use crate::external::External;
+use crate::ids::Pid;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 
-/// Saves all descriptors of a frozen process. What cannot be saved is noted in `ctx`.
+/// The descriptor tables of the processes that were looked at, in the same order, and what they lead to.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    pub(crate) tables: Vec<Vec<Descriptor>>,
+    pub(crate) files: FilesImage,
+}
+
+/// Saves all descriptors of frozen processes, each of which has a table of its own. What cannot be saved is noted in
+/// `gathered`.
 ///
 /// # Errors
-/// If the process dies or a kernel interface that is needed is missing.
-pub fn capture(
-    _tracee: &mut Tracee<'_>,
-    ctx: &CaptureContext<'_>,
-) -> Result<FilesImage, ProcError> {
-    let survey = Survey::new(ctx.proc, ctx.externals)?;
+/// If a process dies or a kernel interface that is needed is missing.
+pub(crate) fn capture(
+    subjects: &[Subject<'_>],
+    members: HashMap<Pid, Pid>,
+    externals: &[External],
+    gathered: &Gathered,
+) -> Result<Tables, ProcError> {
+    let survey = Survey::new(subjects, members, externals)?;
     survey
         .obstacles
         .into_iter()
-        .for_each(|obstacle| ctx.refuse(obstacle));
-    let representatives = share::group(ctx.pid, &survey.recognized)?;
+        .for_each(|obstacle| gathered.refuse(obstacle));
     let mut builder = Builder {
-        ctx,
+        gathered,
         view: &survey.view,
         image: FilesImage::default(),
         pipes: HashMap::new(),
         removed: HashMap::new(),
         queues: HashMap::new(),
     };
-    let mut described: HashMap<usize, usize> = HashMap::new();
-    for (index, (seen, found)) in survey.recognized.iter().enumerate() {
-        let representative = representatives[index];
-        let description = match described.get(&representative) {
-            Some(&description) => description,
-            None => match builder.describe(seen, found) {
-                Ok(description) => {
-                    builder.image.descriptions.push(description);
-                    let number = builder.image.descriptions.len() - 1;
-                    described.insert(representative, number);
-                    number
-                }
-                Err(obstacle) => {
-                    ctx.refuse(obstacle);
-                    continue;
-                }
-            },
+    let mut tables = vec![Vec::new(); subjects.len()];
+    for group in &survey.groups {
+        let described = match &group.found {
+            Ok((_, found)) => builder.describe(group, found),
+            Err(obstacle) => Err(obstacle.clone()),
         };
-        builder.image.descriptors.push(Descriptor {
-            fd: seen.fd,
-            description,
-            close_on_exec: seen.close_on_exec(),
-        });
+        match described {
+            Ok(description) => builder.image.descriptions.push(description),
+            Err(obstacle) => {
+                gathered.refuse(obstacle);
+                continue;
+            }
+        }
+        let description = builder.image.descriptions.len() - 1;
+        for seen in &group.descriptors {
+            tables[seen.process].push(Descriptor {
+                fd: seen.fd,
+                description,
+                close_on_exec: seen.close_on_exec(),
+            });
+        }
     }
-    builder.fill_pipes(&survey.recognized);
+    builder.fill_pipes(&survey.groups);
     builder.save_sockets();
-    Ok(builder.image)
+    for table in &mut tables {
+        table.sort_unstable_by_key(|descriptor| descriptor.fd);
+    }
+    Ok(Tables {
+        tables,
+        files: builder.image,
+    })
 }
 
 struct Builder<'a> {
-    ctx: &'a CaptureContext<'a>,
+    gathered: &'a Gathered,
     view: &'a View<'a>,
     image: FilesImage,
     /// Index of each pipe by inode number.
@@ -77,7 +89,8 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn describe(&mut self, seen: &Seen, found: &Found) -> Result<Description, Obstacle> {
+    fn describe(&mut self, group: &Group, found: &Found) -> Result<Description, Obstacle> {
+        let seen = group.representative();
         let object = match found {
             Found::Whole(object) => object.clone(),
             Found::Removed => Object::Removed(OpenRemoved {
@@ -94,7 +107,7 @@ impl Builder<'_> {
         };
         Ok(Description {
             flags: seen.flags(),
-            locks: locks(seen, &object),
+            locks: self.locks(group, &object),
             object,
         })
     }
@@ -108,7 +121,7 @@ impl Builder<'_> {
         let content = regular::content(seen, self.view).map_err(unreadable)?;
         let seals = regular::seals(seen, &content);
         let object = self
-            .ctx
+            .gathered
             .objects_mut()
             .add_file(seen.link.to_string(), content, regular::directory(seen))
             .map_err(unreadable)?;
@@ -128,7 +141,7 @@ impl Builder<'_> {
         }
         let capacity = self
             .view
-            .duplicate(seen.fd)
+            .duplicate(seen)
             .and_then(|end| Ok(rustix::pipe::fcntl_getpipe_size(&end)?))
             .map_err(|error| seen.obstacle(format!("its size cannot be read: {error}")))?;
         self.image.pipes.push(pipe::PipeImage {
@@ -144,7 +157,7 @@ impl Builder<'_> {
         if let Some(&queue) = self.queues.get(&seen.object_id()) {
             return Ok(queue);
         }
-        let path = format!("/proc/{}/fd/{}", self.view.proc.pid(), seen.fd);
+        let path = format!("/proc/{}/fd/{}", self.view.owner(seen).proc.pid(), seen.fd);
         let image = mqueue::capture(seen, path.as_ref())?;
         self.image.queues.push(image);
         let queue = self.image.queues.len() - 1;
@@ -157,18 +170,19 @@ impl Builder<'_> {
         let (image, obstacles) = self
             .view
             .inet
-            .save(|what, bytes| self.ctx.objects_mut().add_bytes(what, bytes));
+            .save(|what, bytes| self.gathered.objects_mut().add_bytes(what, bytes));
         self.image.inet = image;
         obstacles
             .into_iter()
-            .for_each(|obstacle| self.ctx.refuse(obstacle));
+            .for_each(|obstacle| self.gathered.refuse(obstacle));
     }
 
     /// Saves the contents of the pipes, each through any of its read ends. A pipe that nobody can
     /// read needs none.
-    fn fill_pipes(&mut self, recognized: &[(Seen, Found)]) {
-        for (seen, found) in recognized {
-            if !matches!(found, Found::PipeEnd) || !can_read(seen.flags()) {
+    fn fill_pipes(&mut self, groups: &[Group]) {
+        for group in groups {
+            let seen = group.representative();
+            if !matches!(group.found, Ok((_, Found::PipeEnd))) || !can_read(seen.flags()) {
                 continue;
             }
             // Each pipe once, whatever the number of its read ends.
@@ -177,29 +191,45 @@ impl Builder<'_> {
             };
             match self
                 .view
-                .duplicate(seen.fd)
+                .duplicate(seen)
                 .and_then(|reader| pipe::content(reader.as_fd()))
             {
                 Ok(content) if content.is_empty() => {}
                 Ok(content) => {
                     let object = self
-                        .ctx
+                        .gathered
                         .objects_mut()
                         .add_bytes(seen.link.to_string(), content);
                     self.image.pipes[pipe].content = Some(object);
                 }
                 Err(error) => self
-                    .ctx
+                    .gathered
                     .refuse(seen.obstacle(format!("its content cannot be read: {error}"))),
             }
         }
     }
-}
 
-fn locks(seen: &Seen, object: &Object) -> Vec<LockImage> {
-    // Locks on what the restart supplies are the supplier's business.
-    if matches!(object, Object::External { .. } | Object::Stdio(_)) {
-        return Vec::new();
+    /// The locks that are held through a description. Those that belong to a process show only with that process, those that
+    /// belong to the description with all who have it.
+    fn locks(&self, group: &Group, object: &Object) -> Vec<LockImage> {
+        // Locks on what the restart supplies are the supplier's business.
+        if matches!(object, Object::External { .. } | Object::Stdio(_)) {
+            return Vec::new();
+        }
+        let mut locks: Vec<LockImage> = Vec::new();
+        for seen in &group.descriptors {
+            let holder = self.view.owner(seen).inner_pid;
+            for lock in seen
+                .info
+                .locks
+                .iter()
+                .filter_map(|lock| LockImage::new(lock, holder))
+            {
+                if !locks.contains(&lock) {
+                    locks.push(lock);
+                }
+            }
+        }
+        locks
     }
-    seen.info.locks.iter().filter_map(LockImage::new).collect()
 }

@@ -18,6 +18,8 @@ use std::os::fd::OwnedFd;
 /// An epoll instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Epoll {
+    /// The process whose descriptor numbers the registrations are told by.
+    pub process: i32,
     /// Its registrations.
     pub watched: Vec<Watched>,
 }
@@ -52,7 +54,10 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
             watched(seen, entry, nth, view)
         })
         .collect();
-    Some(watched.map(|watched| Found::Whole(Object::Epoll(Epoll { watched }))))
+    Some(watched.map(|watched| {
+        let process = view.owner(seen).inner_pid.0;
+        Found::Whole(Object::Epoll(Epoll { process, watched }))
+    }))
 }
 
 /// Finds the descriptor through which the watched file can be reached. `nth` counts registrations
@@ -65,7 +70,12 @@ fn watched(
 ) -> Result<Watched, Obstacle> {
     // The kernel shows its own encoding of device numbers: 12 bits major, 20 bits minor.
     let device = rustix::fs::makedev(entry.device >> 20, entry.device & 0xf_ffff);
-    let candidates = view.leading_to((device, entry.inode));
+    let candidates: Vec<RemoteFd> = view
+        .leading_to((device, entry.inode))
+        .iter()
+        .filter(|place| place.process == seen.process)
+        .map(|place| place.fd)
+        .collect();
     let registered = RemoteFd(entry.fd);
     let watched = |now| Watched {
         fd: registered,
@@ -76,10 +86,10 @@ fn watched(
     // Nearly always the number still leads to an object of its own, and that is it. Eventfds and
     // epolls share one inode, and several candidates may be several descriptions: there the kernel
     // has to be asked (it walks the set for every question).
-    if candidates == [registered] && nth == 0 && !is_shared_inode(view, registered) {
+    if candidates == [registered] && nth == 0 && !is_shared_inode(seen, view, registered) {
         return Ok(watched(None));
     }
-    let is_it = |fd: &RemoteFd| is_watched(view, seen.fd, entry.fd, nth, *fd);
+    let is_it = |fd: &RemoteFd| is_watched(view, seen, entry.fd, nth, *fd);
     if candidates.contains(&registered) && is_it(&registered) {
         return Ok(watched(None));
     }
@@ -91,16 +101,17 @@ fn watched(
     }
 }
 
-fn is_shared_inode(view: &View<'_>, fd: RemoteFd) -> bool {
-    view.proc
+fn is_shared_inode(seen: &Seen, view: &View<'_>, fd: RemoteFd) -> bool {
+    view.owner(seen)
+        .proc
         .link(&format!("fd/{fd}"))
         .map_or(true, |link| link.as_bytes().starts_with(b"anon_inode:"))
 }
 
-fn is_watched(view: &View<'_>, epoll: RemoteFd, number: i32, nth: u32, fd: RemoteFd) -> bool {
-    let pid = view.proc.pid().0;
+fn is_watched(view: &View<'_>, epoll: &Seen, number: i32, nth: u32, fd: RemoteFd) -> bool {
+    let pid = view.owner(epoll).proc.pid().0;
     let slot = snapify_sys::kcmp::EpollSlot {
-        epoll: epoll.0.cast_unsigned(),
+        epoll: epoll.fd.0.cast_unsigned(),
         target: number.cast_unsigned(),
         nth,
     };

@@ -6,6 +6,10 @@ use crate::error::Obstacle;
 use crate::external::External;
 
 pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
+    // The agent is the first process's.
+    if seen.process != 0 {
+        return None;
+    }
     let external = view
         .externals
         .iter()
@@ -18,7 +22,7 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
 /// Declared descriptors that are not open. An agent that is wrong about its own objects is not to
 /// be trusted with others.
 pub(crate) fn missing(externals: &[External], seen: &[Seen]) -> Vec<Obstacle> {
-    let is_open = |fd| seen.iter().any(|one| one.fd == fd);
+    let is_open = |fd| seen.iter().any(|one| one.process == 0 && one.fd == fd);
     let declared = externals
         .iter()
         .flat_map(|external| external.fds.iter().map(move |&fd| (fd, external)));

@@ -2,7 +2,7 @@
 //! descriptors of all processes that we may look at are looked through; a pipe goes to others by
 //! inheritance, mostly to processes of the same user.
 
-use super::survey::Seen;
+use super::survey::{Seen, View};
 use crate::error::ProcError;
 use crate::ids::Pid;
 use crate::procfs::{ProcDir, text};
@@ -12,7 +12,10 @@ use std::collections::HashMap;
 
 /// For each of these pipes (inode numbers) that another process holds too: that process, for
 /// people.
-pub(super) fn of_pipes(pipes: &[u64], except: Pid) -> Result<HashMap<u64, String>, ProcError> {
+pub(super) fn of_pipes(
+    pipes: &[u64],
+    except: impl Fn(Pid) -> bool,
+) -> Result<HashMap<u64, String>, ProcError> {
     let mut found = HashMap::new();
     for pid in others(except)? {
         // Processes end meanwhile, and those of other users are closed to us.
@@ -61,7 +64,8 @@ pub(super) fn of_socket(inode: u64) -> Option<String> {
 
 /// Whether another process has the same description under the same number: it was inherited, and
 /// nobody has taken it into use by giving it a number of its own.
-pub(super) fn has_inherited(seen: &Seen, pid: Pid) -> bool {
+pub(super) fn has_inherited(seen: &Seen, view: &View<'_>) -> bool {
+    let pid = view.owner(seen).proc.pid();
     let link = format!("fd/{}", seen.fd);
     let number = u64::from(seen.fd.0.cast_unsigned());
     let has_it = |other: Pid| {
@@ -70,16 +74,16 @@ pub(super) fn has_inherited(seen: &Seen, pid: Pid) -> bool {
             .is_ok_and(|target| target == seen.link);
         same_link && kcmp(pid.0, other.0, Kind::File, number, number).is_ok_and(Ordering::is_eq)
     };
-    others(pid).is_ok_and(|mut others| others.any(has_it))
+    others(|other| view.members.contains_key(&other)).is_ok_and(|mut others| others.any(has_it))
 }
 
-/// All processes but one.
-fn others(except: Pid) -> Result<impl Iterator<Item = Pid>, ProcError> {
+/// All processes but those that are saved.
+fn others(except: impl Fn(Pid) -> bool) -> Result<impl Iterator<Item = Pid>, ProcError> {
     let directory = std::fs::read_dir("/proc").map_err(ProcError::proc("/proc"))?;
     let pids = directory
         .flatten()
         .filter_map(|entry| text::id(entry.file_name().as_encoded_bytes()));
-    Ok(pids.map(Pid).filter(move |pid| *pid != except))
+    Ok(pids.map(Pid).filter(move |pid| !except(*pid)))
 }
 
 fn describe(proc: &ProcDir) -> String {
@@ -100,12 +104,15 @@ mod tests {
         let (reader, writer) = std::io::pipe().unwrap();
         let inode = rustix::fs::fstat(reader.as_fd()).unwrap().st_ino;
         let us = Pid(std::process::id().cast_signed());
-        assert_eq!(of_pipes(&[inode], us).unwrap(), HashMap::new());
+        assert_eq!(of_pipes(&[inode], |pid| pid == us).unwrap(), HashMap::new());
         let mut child = Command::new("cat")
             .stdin(Stdio::from(reader))
             .spawn()
             .unwrap();
-        let holder = of_pipes(&[inode], us).unwrap().remove(&inode).unwrap();
+        let holder = of_pipes(&[inode], |pid| pid == us)
+            .unwrap()
+            .remove(&inode)
+            .unwrap();
         assert!(holder.contains(&child.id().to_string()), "{holder}");
         drop(writer);
         child.wait().unwrap();

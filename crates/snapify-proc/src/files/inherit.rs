@@ -52,13 +52,21 @@ fn is_terminal(seen: &Seen) -> bool {
         && seen.stat.st_rdev != PSEUDO_TERMINAL_MASTER
 }
 
-/// The standard stream that the descriptor is, or that leads to the same object: of several the one
+/// The standard stream of the restart that the descriptor will lead to: the one of the first process that is the same object,
+/// else the one whose number it has, or that its own process has for the same object. Of several the one
 /// with the same access mode, and if none has it, one that at least can be written if it can.
 pub(crate) fn standard_stream(seen: &Seen, view: &View<'_>) -> Option<u32> {
-    if let Ok(fd @ 0..=2) = u32::try_from(seen.fd.0) {
-        return Some(fd);
+    let own_number = u32::try_from(seen.fd.0).ok().filter(|fd| *fd < 3);
+    if seen.process == 0 && own_number.is_some() {
+        return own_number;
     }
-    let same = (0..).zip(&view.stdio).filter_map(|(fd, stream)| {
+    same_object(seen, view, &view.owners.first()?.stdio)
+        .or(own_number)
+        .or_else(|| same_object(seen, view, &view.owner(seen).stdio))
+}
+
+fn same_object(seen: &Seen, view: &View<'_>, stdio: &[Option<Seen>; 3]) -> Option<u32> {
+    let same = (0..).zip(stdio).filter_map(|(fd, stream)| {
         let stream = stream.as_ref()?;
         let same_object = stream.object_id() == seen.object_id()
             || is_controlling(seen, view) && has_terminal(stream, view);
@@ -78,11 +86,12 @@ pub(crate) fn standard_stream(seen: &Seen, view: &View<'_>) -> Option<u32> {
 /// Whether it is `/dev/tty`, which stands for the controlling terminal.
 fn is_controlling(seen: &Seen, view: &View<'_>) -> bool {
     const TTY: u64 = 5 << 8;
-    view.terminal != 0 && seen.file_type() == FileType::CharacterDevice && seen.stat.st_rdev == TTY
+    let terminal = view.owner(seen).terminal;
+    terminal != 0 && seen.file_type() == FileType::CharacterDevice && seen.stat.st_rdev == TTY
 }
 
 /// Whether a stream is the controlling terminal itself.
 fn has_terminal(stream: &Seen, view: &View<'_>) -> bool {
     stream.file_type() == FileType::CharacterDevice
-        && stream.stat.st_rdev == u64::from(view.terminal.cast_unsigned())
+        && stream.stat.st_rdev == u64::from(view.owner(stream).terminal.cast_unsigned())
 }

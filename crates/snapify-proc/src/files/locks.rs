@@ -1,11 +1,12 @@
 //! File locks (flock(2), fcntl(2)) held through an open file description.
 
-use super::FilesImage;
+use super::{Descriptor, FilesImage};
 use crate::error::{Obstacle, ProcError};
-use crate::ids::RemoteFd;
+use crate::ids::{Pid, RemoteFd};
 use crate::procfs::fdinfo::{Lock, LockKind};
 use crate::remote::Tracee;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::io;
 
 /// Which call made a lock.
@@ -31,11 +32,14 @@ pub struct LockImage {
     pub start: u64,
     /// Number of bytes; 0 reaches to the end of the file.
     pub bytes: u64,
+    /// The process that it belongs to, if it belongs to one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<i32>,
 }
 
 impl LockImage {
-    /// Takes over what fdinfo shows; `None` for a lease, with which a descriptor is refused.
-    pub(crate) fn new(seen: &Lock) -> Option<Self> {
+    /// Takes over what fdinfo of a descriptor of process `holder` shows; `None` for a lease, with which a descriptor is refused.
+    pub(crate) fn new(seen: &Lock, holder: Pid) -> Option<Self> {
         Some(Self {
             owner: match seen.kind {
                 LockKind::Flock => LockOwner::Flock,
@@ -43,6 +47,7 @@ impl LockImage {
                 LockKind::Ofd => LockOwner::Ofd,
                 LockKind::Lease => return None,
             },
+            process: (seen.kind == LockKind::Posix).then_some(holder.0),
             exclusive: seen.exclusive,
             start: seen.start,
             bytes: seen
@@ -52,27 +57,38 @@ impl LockImage {
     }
 }
 
-/// Takes all locks again. Called when all descriptors are in place and all others closed, because
+/// Takes the locks again that belong to a process, and those of descriptions that it is the first to have (`first` tells). Called
+/// when all its descriptors are in place and all others closed, because
 /// closing any descriptor of a file drops the process's POSIX locks on it.
 ///
 /// # Errors
 /// [`ProcError::Unsupported`] if another process holds a lock by now; otherwise those of the remote
 /// calls.
-pub(crate) fn restore(tracee: &mut Tracee<'_>, image: &FilesImage) -> Result<(), ProcError> {
-    for (index, description) in image.descriptions.iter().enumerate() {
-        if description.locks.is_empty() {
+pub(crate) fn restore(
+    tracee: &mut Tracee<'_>,
+    image: &FilesImage,
+    table: &[Descriptor],
+    first: impl Fn(usize) -> bool,
+) -> Result<(), ProcError> {
+    let mut done = HashSet::new();
+    for descriptor in table {
+        let index = descriptor.description;
+        if !done.insert(index) {
             continue;
         }
-        let fd = image
-            .descriptors
-            .iter()
-            .find(|d| d.description == index)
-            .map_or(RemoteFd(-1), |d| d.fd);
+        let description = &image.descriptions[index];
         for lock in &description.locks {
-            match take(tracee, fd, *lock) {
+            let ours = match lock.process {
+                Some(process) => process == tracee.pid().0,
+                None => first(index),
+            };
+            if !ours {
+                continue;
+            }
+            match take(tracee, descriptor.fd, *lock) {
                 Err(ProcError::RemoteSyscall { source, .. }) if is_held(&source) => {
                     let obstacle = Obstacle::new(
-                        format!("descriptor {fd} ({})", description.object),
+                        format!("descriptor {} ({})", descriptor.fd, description.object),
                         "another process holds the lock that it had on the file",
                     );
                     return Err(ProcError::Unsupported {
@@ -144,26 +160,34 @@ mod tests {
             start: 10,
             last: Some(19),
         };
-        assert_eq!(LockImage::new(&seen).unwrap().bytes, 10);
+        assert_eq!(LockImage::new(&seen, Pid(7)).unwrap().bytes, 10);
         assert_eq!(
-            LockImage::new(&Lock { last: None, ..seen }).unwrap().bytes,
+            LockImage::new(&Lock { last: None, ..seen }, Pid(7))
+                .unwrap()
+                .bytes,
             0
         );
         assert_eq!(
-            LockImage::new(&Lock {
-                last: Some(u64::MAX),
-                start: 0,
-                ..seen
-            })
+            LockImage::new(
+                &Lock {
+                    last: Some(u64::MAX),
+                    start: 0,
+                    ..seen
+                },
+                Pid(7)
+            )
             .unwrap()
             .bytes,
             u64::MAX
         );
         assert!(
-            LockImage::new(&Lock {
-                kind: LockKind::Lease,
-                ..seen
-            })
+            LockImage::new(
+                &Lock {
+                    kind: LockKind::Lease,
+                    ..seen
+                },
+                Pid(7)
+            )
             .is_none()
         );
     }

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | [`external`] | what an agent has declared as its own |
 //! | [`regular`] | files and directories with a name, and removed files with their content |
-//! | [`pipe`] | pipes within the process, with their content |
+//! | [`pipe`] | pipes within the tree, with their content |
 //! | [`mqueue`] | POSIX message queues, with their messages |
 //! | [`device`] | `/dev/null` and its like |
 //! | [`eventfd`], [`timerfd`], [`signalfd`] | counters, timers and signals that are read |
@@ -22,9 +22,9 @@
 //!
 //! What none of them recognizes is an [`Obstacle`](crate::Obstacle), see [`survey`].
 //!
-//! Restoring has two steps. [`Prepared::new`] runs in the init process *before* the new process is
+//! Restoring has two steps. [`Prepared::new`] runs in the init process *before* the new processes are
 //! cloned off it: it opens and makes all objects by ordinary calls, at numbers above all that the
-//! image needs. The clone inherits them, and [`restore`] moves them to their numbers by remote
+//! image needs. All processes inherit them, and [`restore`] moves them to their numbers by remote
 //! calls.
 
 mod capture;
@@ -46,20 +46,18 @@ pub mod signalfd;
 pub mod survey;
 pub mod timerfd;
 
-pub use capture::capture;
+pub(crate) use capture::{Tables, capture};
 pub use prepare::{Prepared, preflight};
-pub use restore::restore;
+pub(crate) use restore::{finish, restore};
 
 use crate::error::ProcError;
 use crate::ids::RemoteFd;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// All descriptors of a process.
+/// What the descriptors of a tree of processes lead to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesImage {
-    /// Descriptors, ascending.
-    pub descriptors: Vec<Descriptor>,
     /// Open file descriptions.
     pub descriptions: Vec<Description>,
     /// Pipes that descriptions are ends of.
@@ -154,31 +152,11 @@ impl fmt::Display for Object {
 }
 
 impl FilesImage {
-    /// The highest descriptor number in use.
-    #[must_use]
-    pub fn highest_fd(&self) -> Option<RemoteFd> {
-        self.descriptors
-            .iter()
-            .map(|descriptor| descriptor.fd)
-            .max()
-    }
-
     /// Checks that the parts refer to each other as they must.
     ///
     /// # Errors
     /// [`ProcError::BadImage`] with the first contradiction.
     pub fn validate(&self) -> Result<(), ProcError> {
-        let bad = |text: String| Err(ProcError::BadImage(text));
-        let mut last = -1;
-        for descriptor in &self.descriptors {
-            if descriptor.fd.0 <= last || descriptor.description >= self.descriptions.len() {
-                return bad(format!(
-                    "descriptor {} is out of order or of nothing",
-                    descriptor.fd
-                ));
-            }
-            last = descriptor.fd.0;
-        }
         if let Some(queue) = self.queues.iter().find(|queue| !queue.is_sound()) {
             return Err(ProcError::BadImage(format!(
                 "message queue {} cannot be",
@@ -195,13 +173,31 @@ impl FilesImage {
                 _ => true,
             };
             if !there {
-                return bad(format!(
+                return Err(ProcError::BadImage(format!(
                     "a descriptor of a {} refers to nothing",
                     description.object
-                ));
+                )));
             }
         }
         self.inet.validate()
+    }
+
+    /// Checks a process's table of descriptors.
+    ///
+    /// # Errors
+    /// [`ProcError::BadImage`] with the first contradiction.
+    pub fn validate_table(&self, table: &[Descriptor]) -> Result<(), ProcError> {
+        let mut last = -1;
+        for descriptor in table {
+            if descriptor.fd.0 <= last || descriptor.description >= self.descriptions.len() {
+                return Err(ProcError::BadImage(format!(
+                    "descriptor {} is out of order or of nothing",
+                    descriptor.fd
+                )));
+            }
+            last = descriptor.fd.0;
+        }
+        Ok(())
     }
 }
 
@@ -228,11 +224,6 @@ mod tests {
     #[test]
     fn an_image_reads_well_and_comes_back() {
         let image = FilesImage {
-            descriptors: vec![Descriptor {
-                fd: RemoteFd(5),
-                description: 0,
-                close_on_exec: true,
-            }],
             descriptions: vec![Description {
                 flags: 2,
                 object: Object::EventFd(eventfd::EventFd {
@@ -275,18 +266,26 @@ mod tests {
             };
             assert!(image.validate().is_err());
         }
-        let descriptor = |fd| Descriptor {
+        let image = FilesImage {
+            descriptions: vec![description(Object::External { key: "a".into() })],
+            ..FilesImage::default()
+        };
+        let descriptor = |(fd, description)| Descriptor {
             fd: RemoteFd(fd),
-            description: 0,
+            description,
             close_on_exec: false,
         };
-        for fds in [&[3, 3][..], &[4, 3], &[-1]] {
-            let image = FilesImage {
-                descriptors: fds.iter().copied().map(descriptor).collect(),
-                descriptions: vec![description(Object::External { key: "a".into() })],
-                ..FilesImage::default()
-            };
-            assert!(image.validate().is_err(), "{fds:?}");
+        for bad in [
+            &[(3, 0), (3, 0)][..],
+            &[(4, 0), (3, 0)],
+            &[(-1, 0)],
+            &[(3, 1)],
+        ] {
+            let table: Vec<Descriptor> = bad.iter().copied().map(descriptor).collect();
+            assert!(image.validate_table(&table).is_err(), "{bad:?}");
         }
+        image
+            .validate_table(&[descriptor((3, 0)), descriptor((4, 0))])
+            .unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Pipes within the process: both ends are its own, or the other end is closed. They come back with
+//! Pipes within the tree: both ends are its processes', or the other end is closed. They come back with
 //! their content and size.
 //!
 //! A pipe to another process that is no standard stream is refused, with one exception: one that
@@ -57,7 +57,7 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
         _ => false,
     };
     if !within {
-        if is_stream || !holders::has_inherited(seen, view.proc.pid()) {
+        if is_stream || !holders::has_inherited(seen, view) {
             return None;
         }
         tracing::warn!(
@@ -76,7 +76,7 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
 
 /// Whether nobody has the other end: its readers see the end of the file, its writers an error.
 fn is_abandoned(seen: &Seen, view: &View<'_>) -> bool {
-    let Ok(end) = view.duplicate(seen.fd) else {
+    let Ok(end) = view.duplicate(seen) else {
         return false;
     };
     let mut polled = [PollFd::new(&end, PollFlags::empty())];

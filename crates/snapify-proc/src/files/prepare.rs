@@ -1,5 +1,5 @@
-//! The first step of restoring descriptors: in init, before the new process is cloned, all objects
-//! are opened or made by ordinary calls. The clone inherits them at the same numbers.
+//! The first step of restoring descriptors: in init, before the new processes are cloned, all objects
+//! are opened or made by ordinary calls. All processes inherit them at the same numbers.
 
 use super::pipe::NewPipe;
 use super::regular::{self, NamedType};
@@ -19,7 +19,7 @@ pub(super) enum Source {
     Own(OwnedFd),
     /// Kept by the context: an external, a standard stream.
     Context(RemoteFd),
-    /// The new process opens it itself, because it is about that process.
+    /// The first process that has it opens it, because it is about a process that is being made; others get it from that one.
     OpenedThere,
 }
 
@@ -61,7 +61,6 @@ impl Prepared {
     /// # Errors
     /// Any file or device that cannot be opened, any object that cannot be made.
     pub fn new(image: &FilesImage, ctx: &RestoreContext<'_>) -> Result<Self, ProcError> {
-        image.validate()?;
         raise_descriptor_limit(image, ctx)?;
         let mut pipes = image
             .pipes
@@ -234,7 +233,7 @@ fn raise_descriptor_limit(image: &FilesImage, ctx: &RestoreContext<'_>) -> Resul
             let obstacle =
                 Obstacle::new("limit of open files", why).with_hint("raise it with ulimit -n");
             Err(ProcError::Unsupported {
-                pid: Pid(ctx.image.pid),
+                pid: Pid(ctx.image.root().pid()),
                 obstacles: vec![obstacle],
             })
         }

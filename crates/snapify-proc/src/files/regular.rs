@@ -6,6 +6,7 @@ use super::survey::{Found, Recognized, Seen, View};
 use super::{Object, can_read, can_write, has_flag};
 use crate::error::{Obstacle, ProcError};
 use crate::identity::{self, FileIdentity};
+use crate::ids::Pid;
 use crate::path::ImagePath;
 use rustix::fs::{Access, AtFlags, CWD, FileType, FsWord, Mode, OFlags, SeekFrom, Stat};
 use serde::{Deserialize, Serialize};
@@ -131,7 +132,7 @@ fn file_system(seen: &Seen, view: &View<'_>) -> Result<FsWord, Obstacle> {
     if let Some(&known) = view.file_systems.borrow().get(&seen.stat.st_dev) {
         return Ok(known);
     }
-    let path = format!("/proc/{}/fd/{}", view.proc.pid(), seen.fd);
+    let path = format!("/proc/{}/fd/{}", view.owner(seen).proc.pid(), seen.fd);
     let status = rustix::fs::statfs(path).map_err(|errno| {
         let error = io::Error::from(errno);
         seen.obstacle(format!("its file system cannot be looked at: {error}"))
@@ -173,22 +174,26 @@ fn whole(seen: &Seen, path: ImagePath, file_type: NamedType) -> Found {
     }))
 }
 
-/// A file of `/proc`: that of the whole system, or of the process itself, whatever number its
+/// A file of `/proc`: that of the whole system, or of a process that is saved, whatever number its
 /// directory has in the PID namespace that this `/proc` was mounted for.
 fn proc_file(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
     let path = seen.link.as_bytes();
     let mut parts = path.splitn(4, |&b| b == b'/').skip(2);
     let directory = parts.next().unwrap_or_default();
-    let own = [view.proc.pid(), view.inner_pid]
-        .iter()
-        .any(|pid| pid.to_string().as_bytes() == directory);
-    if own {
+    if let Some(number) = crate::procfs::text::id(directory) {
+        // Seen from outside, or by a process in its own namespace.
+        let known = |pid: &Pid| view.members.values().any(|inner| inner == pid);
+        let inner = view
+            .members
+            .get(&Pid(number))
+            .copied()
+            .or_else(|| Some(Pid(number)).filter(known));
+        let Some(inner) = inner else {
+            return Err(seen.obstacle("it is about another process"));
+        };
         let rest = parts.next().unwrap_or_default();
-        let path = [b"/proc/self/", rest].concat();
+        let path = [format!("/proc/{inner}/").as_bytes(), rest].concat();
         return Ok(whole(seen, ImagePath::from_bytes(path), NamedType::OwnProc));
-    }
-    if directory.iter().all(u8::is_ascii_digit) && !directory.is_empty() {
-        return Err(seen.obstacle("it is about another process"));
     }
     // Numbers of /proc's inodes are made up as they are looked for, and another mount of it has
     // another device number.
@@ -217,7 +222,7 @@ fn may_open(path: &Path, flags: u32) -> rustix::io::Result<()> {
 pub(crate) fn content(seen: &Seen, view: &View<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(
-        view.proc.dir(),
+        view.owner(seen).proc.dir(),
         format!("fd/{}", seen.fd),
         flags,
         Mode::empty(),

@@ -1,30 +1,32 @@
-//! The second step of restoring descriptors: the new process has inherited all objects and moves
+//! The second step of restoring descriptors: the new processes have inherited all objects and move
 //! them to their numbers.
 
 use super::prepare::{Prepared, Source, seal};
-use super::{FilesImage, Object, locks};
+use super::regular::NamedFile;
+use super::{Descriptor, FilesImage, Object, locks};
 use crate::error::ProcError;
 use crate::ids::RemoteFd;
+use crate::image::{ProcessImage, TreeImage};
 use crate::remote::Tracee;
 use crate::restore::RestoreContext;
 use rustix::fs::OFlags;
+use std::collections::HashMap;
 use std::os::fd::AsRawFd;
 
 /// More than a socket's queue can hold, in bytes.
 const GREATEST_QUEUE: u64 = 1 << 30;
 
-/// Puts all descriptors of the process under construction in place and closes all others that it
+/// Puts all descriptors of a process under construction in place that are the same for all, and closes all others that it
 /// has inherited. No later step may need an inherited descriptor.
 ///
 /// # Errors
-/// Those of the remote calls; a lock that another process has taken; content that does not fit.
-pub fn restore(
+/// Those of the remote calls.
+pub(crate) fn restore(
     tracee: &mut Tracee<'_>,
-    image: &FilesImage,
-    prepared: Prepared,
-    ctx: &mut RestoreContext<'_>,
+    table: &[Descriptor],
+    prepared: &Prepared,
 ) -> Result<(), ProcError> {
-    for descriptor in &image.descriptors {
+    for descriptor in table {
         let from = match &prepared.sources[descriptor.description] {
             Source::Own(fd) => fd.as_raw_fd(),
             Source::Context(fd) => fd.0,
@@ -32,37 +34,82 @@ pub fn restore(
         };
         duplicate(tracee, from as u64, descriptor.fd, descriptor.close_on_exec)?;
     }
-    close_others(tracee, image)?;
-    open_there(tracee, image, &prepared)?;
-    let mut done = vec![false; image.descriptions.len()];
-    for descriptor in &image.descriptors {
-        let again = std::mem::replace(&mut done[descriptor.description], true);
-        if let Object::Epoll(epoll) = &image.descriptions[descriptor.description].object
-            && !again
-        {
-            epoll.restore(
-                tracee,
-                descriptor.fd,
-                |fd| is_stdio(image, fd),
-                |text| ctx.warn(text),
-            )?;
-        }
+    let placed = |d: &&Descriptor| !matches!(prepared.sources[d.description], Source::OpenedThere);
+    close_others(tracee, table.iter().filter(placed).map(|d| d.fd))
+}
+
+/// What comes when all processes have the descriptors that they share with others: what is about processes, what tells
+/// descriptors by their numbers, contents, seals and locks.
+///
+/// # Errors
+/// Those of the remote calls; a lock that another process has taken; content that does not fit.
+pub(crate) fn finish(
+    tracees: &mut [Tracee<'_>],
+    image: &TreeImage,
+    prepared: Prepared,
+    ctx: &mut RestoreContext<'_>,
+) -> Result<(), ProcError> {
+    let files = &image.files;
+    open_there(tracees, image, &prepared)?;
+    for description in &files.descriptions {
+        let Object::Epoll(epoll) = &description.object else {
+            continue;
+        };
+        let Some(holder) =
+            holders(image, description).find(|(_, process, _)| process.pid() == epoll.process)
+        else {
+            return Err(ProcError::BadImage(format!(
+                "process {} has not the epoll instance that is told by its descriptors",
+                epoll.process
+            )));
+        };
+        let (index, process, fd) = holder;
+        epoll.restore(
+            &mut tracees[index],
+            fd,
+            |fd| is_stdio(files, &process.descriptors, fd),
+            |text| ctx.warn(text),
+        )?;
     }
-    for (pipe, new) in image.pipes.iter().zip(&prepared.pipes) {
+    for (pipe, new) in files.pipes.iter().zip(&prepared.pipes) {
         if let Some(object) = pipe.content {
             new.fill(&ctx.object_bytes(object, pipe.capacity as u64)?)?;
         }
     }
-    seal(image, ctx)?;
+    seal(files, ctx)?;
     prepared.inet.finish(
-        &image.inet,
+        &files.inet,
         &|object| ctx.object_bytes(object, GREATEST_QUEUE),
         &|text| ctx.warn(text),
     )?;
     // With the last of our ends closed, the program's readers see the end of pipes whose writers
     // are gone.
     drop((prepared.sources, prepared.pipes));
-    locks::restore(tracee, image)
+    let mut first: HashMap<usize, i32> = HashMap::new();
+    for process in &image.processes {
+        for descriptor in &process.descriptors {
+            first.entry(descriptor.description).or_insert(process.pid());
+        }
+    }
+    for (tracee, process) in tracees.iter_mut().zip(&image.processes) {
+        let is_first = |description| first.get(&description) == Some(&process.pid());
+        locks::restore(tracee, files, &process.descriptors, is_first)?;
+    }
+    Ok(())
+}
+
+/// Everyone who has a description: index of the process, the process, and its first number for it.
+fn holders<'a>(
+    image: &'a TreeImage,
+    description: &'a super::Description,
+) -> impl Iterator<Item = (usize, &'a ProcessImage, RemoteFd)> {
+    let descriptions = &image.files.descriptions;
+    let is_it = move |d: &&Descriptor| std::ptr::eq(&descriptions[d.description], description);
+    let processes = image.processes.iter().enumerate();
+    processes.filter_map(move |(index, process)| {
+        let descriptor = process.descriptors.iter().find(is_it)?;
+        Some((index, process, descriptor.fd))
+    })
 }
 
 fn duplicate(
@@ -81,15 +128,13 @@ fn duplicate(
         .map(drop)
 }
 
-/// Closes everything between the numbers of the image and above them.
-fn close_others(tracee: &mut Tracee<'_>, image: &FilesImage) -> Result<(), ProcError> {
+/// Closes everything between these numbers, which are ascending, and above them.
+fn close_others(
+    tracee: &mut Tracee<'_>,
+    keep: impl Iterator<Item = RemoteFd>,
+) -> Result<(), ProcError> {
     let mut next = 0;
-    let ours = image
-        .descriptors
-        .iter()
-        .filter(|d| !is_opened_there(image, d.description))
-        .map(|d| d.fd.0 as u64);
-    for fd in ours.chain([u64::from(u32::MAX) + 1]) {
+    for fd in keep.map(|fd| fd.0 as u64).chain([u64::from(u32::MAX) + 1]) {
         if next < fd {
             tracee.syscall(
                 "close_range",
@@ -102,83 +147,114 @@ fn close_others(tracee: &mut Tracee<'_>, image: &FilesImage) -> Result<(), ProcE
     Ok(())
 }
 
-fn is_opened_there(image: &FilesImage, description: usize) -> bool {
-    use super::regular::NamedType;
-    matches!(&image.descriptions[description].object, Object::Named(file) if file.file_type == NamedType::OwnProc)
-}
-
-fn is_stdio(image: &FilesImage, fd: RemoteFd) -> bool {
-    let at = image
-        .descriptors
-        .binary_search_by_key(&fd, |descriptor| descriptor.fd);
+fn is_stdio(files: &FilesImage, table: &[Descriptor], fd: RemoteFd) -> bool {
+    let at = table.binary_search_by_key(&fd, |descriptor| descriptor.fd);
     at.is_ok_and(|at| {
         matches!(
-            image.descriptions[image.descriptors[at].description].object,
+            files.descriptions[table[at].description].object,
             Object::Stdio(_)
         )
     })
 }
 
-/// Has the new process open what is about itself. All its other descriptors are in place, so that
-/// what it opens gets a number that is free or its own.
+/// Has the first process that has it open what is about a process, and all others take it from there. All its other
+/// descriptors are in place, so that what is opened gets a number that is free or its own.
 fn open_there(
-    tracee: &mut Tracee<'_>,
-    image: &FilesImage,
+    tracees: &mut [Tracee<'_>],
+    image: &TreeImage,
     prepared: &Prepared,
 ) -> Result<(), ProcError> {
-    for (index, description) in image.descriptions.iter().enumerate() {
+    for (index, description) in image.files.descriptions.iter().enumerate() {
         let Object::Named(file) = &description.object else {
             continue;
         };
         if !matches!(prepared.sources[index], Source::OpenedThere) {
             continue;
         }
-        let numbers: Vec<_> = image
-            .descriptors
-            .iter()
-            .filter(|d| d.description == index)
-            .collect();
-        let path = tracee.put_cstr(&file.identity.path)?;
-        let flags = (file.open_flags(description.flags) | OFlags::CLOEXEC).bits();
-        let at = libc::AT_FDCWD as u64;
-        let opened = tracee
-            .syscall(
-                "openat",
-                libc::SYS_openat,
-                [at, path.0, flags.into(), 0, 0, 0],
-            )
-            .map_err(|error| match error {
-                ProcError::RemoteSyscall { source, .. } => {
-                    ProcError::file("open", &*file.identity.path)(source)
-                }
-                other => other,
-            })?;
-        tracee.syscall(
-            "lseek",
-            libc::SYS_lseek,
-            [opened, file.offset as u64, libc::SEEK_SET as u64, 0, 0, 0],
-        )?;
-        let mut needed = false;
-        for descriptor in numbers {
-            if descriptor.fd.0 as u64 == opened {
-                needed = true;
-                let flags = if descriptor.close_on_exec {
-                    libc::FD_CLOEXEC as u64
-                } else {
-                    0
-                };
-                tracee.syscall(
-                    "fcntl",
-                    libc::SYS_fcntl,
-                    [opened, libc::F_SETFD as u64, flags, 0, 0, 0],
-                )?;
-            } else {
-                duplicate(tracee, opened, descriptor.fd, descriptor.close_on_exec)?;
+        let mut origin: Option<(i32, RemoteFd)> = None;
+        for (tracee, process) in tracees.iter_mut().zip(&image.processes) {
+            let numbers: Vec<&Descriptor> = process
+                .descriptors
+                .iter()
+                .filter(|d| d.description == index)
+                .collect();
+            let Some(first) = numbers.first() else {
+                continue;
+            };
+            let made = match origin {
+                None => open(tracee, file, description.flags)?,
+                Some((pid, fd)) => fetch(tracee, pid, fd)?,
+            };
+            place(tracee, made, &numbers)?;
+            origin.get_or_insert((process.pid(), first.fd));
+        }
+    }
+    Ok(())
+}
+
+/// Opens a file in the process, at any number.
+fn open(tracee: &mut Tracee<'_>, file: &NamedFile, flags: u32) -> Result<u64, ProcError> {
+    let path = tracee.put_cstr(&file.identity.path)?;
+    let flags = (file.open_flags(flags) | OFlags::CLOEXEC).bits();
+    let at = libc::AT_FDCWD as u64;
+    let opened = tracee
+        .syscall(
+            "openat",
+            libc::SYS_openat,
+            [at, path.0, flags.into(), 0, 0, 0],
+        )
+        .map_err(|error| match error {
+            ProcError::RemoteSyscall { source, .. } => {
+                ProcError::file("open", &*file.identity.path)(source)
             }
+            other => other,
+        })?;
+    tracee.syscall(
+        "lseek",
+        libc::SYS_lseek,
+        [opened, file.offset as u64, libc::SEEK_SET as u64, 0, 0, 0],
+    )?;
+    Ok(opened)
+}
+
+/// Takes a description over from another process of the tree (pidfd_getfd(2)), at any number.
+pub(super) fn fetch(tracee: &mut Tracee<'_>, from: i32, fd: RemoteFd) -> Result<u64, ProcError> {
+    let pidfd = tracee.syscall(
+        "pidfd_open",
+        libc::SYS_pidfd_open,
+        [from as u64, 0, 0, 0, 0, 0],
+    )?;
+    let fetched = tracee.syscall(
+        "pidfd_getfd",
+        libc::SYS_pidfd_getfd,
+        [pidfd, fd.0 as u64, 0, 0, 0, 0],
+    );
+    tracee.syscall("close", libc::SYS_close, [pidfd, 0, 0, 0, 0, 0])?;
+    fetched
+}
+
+/// Moves what has got any number to those that it is to have.
+fn place(tracee: &mut Tracee<'_>, made: u64, numbers: &[&Descriptor]) -> Result<(), ProcError> {
+    let mut needed = false;
+    for descriptor in numbers {
+        if descriptor.fd.0 as u64 == made {
+            needed = true;
+            let flags = if descriptor.close_on_exec {
+                libc::FD_CLOEXEC as u64
+            } else {
+                0
+            };
+            tracee.syscall(
+                "fcntl",
+                libc::SYS_fcntl,
+                [made, libc::F_SETFD as u64, flags, 0, 0, 0],
+            )?;
+        } else {
+            duplicate(tracee, made, descriptor.fd, descriptor.close_on_exec)?;
         }
-        if !needed {
-            tracee.syscall("close", libc::SYS_close, [opened, 0, 0, 0, 0, 0])?;
-        }
+    }
+    if !needed {
+        tracee.syscall("close", libc::SYS_close, [made, 0, 0, 0, 0, 0])?;
     }
     Ok(())
 }

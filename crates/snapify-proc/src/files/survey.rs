@@ -1,9 +1,9 @@
-//! Looking at all descriptors of a process through `/proc`, and recognizing what they lead to. This
+//! Looking at all descriptors of a tree of processes through `/proc`, and recognizing what they lead to. This
 //! needs no stop, so that it serves `check` as well as capture.
 
 use super::{
     Object, can_read, can_write, device, epoll, eventfd, external, has_flag, holders, inet,
-    inherit, pipe, regular, signalfd, timerfd,
+    inherit, pipe, regular, share, signalfd, timerfd,
 };
 use crate::error::{Obstacle, ProcError};
 use crate::external::External;
@@ -21,6 +21,8 @@ use std::os::fd::OwnedFd;
 /// A descriptor as `/proc` shows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
+    /// Whose it is: the index among the processes that are looked at.
+    pub process: usize,
     pub fd: RemoteFd,
     pub info: FdInfo,
     pub stat: Stat,
@@ -29,9 +31,10 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    fn look(proc: &ProcDir, fd: RemoteFd) -> Result<Self, ProcError> {
+    fn look(process: usize, proc: &ProcDir, fd: RemoteFd) -> Result<Self, ProcError> {
         let name = format!("fd/{fd}");
         Ok(Self {
+            process,
             fd,
             info: proc.fdinfo(fd)?,
             stat: proc.stat_of(&name)?,
@@ -61,6 +64,14 @@ impl Seen {
     pub fn obstacle(&self, why: impl Into<String>) -> Obstacle {
         Obstacle::new(format!("descriptor {} ({})", self.fd, self.link), why)
     }
+
+    /// The descriptor among all that are looked at.
+    pub fn place(&self) -> Place {
+        Place {
+            process: self.process,
+            fd: self.fd,
+        }
+    }
 }
 
 /// What a descriptor was recognized as.
@@ -82,106 +93,164 @@ pub(crate) enum Found {
 /// be saved.
 pub(crate) type Recognized = Option<Result<Found, Obstacle>>;
 
-/// What is known of a whole process while its descriptors are looked at.
+/// A descriptor of one of the processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub process: usize,
+    pub fd: RemoteFd,
+}
+
+/// One of the processes whose descriptors are looked at.
 #[derive(Debug)]
-pub(crate) struct View<'a> {
+pub(crate) struct Owner<'a> {
     pub proc: &'a ProcDir,
-    pub externals: &'a [External],
-    /// The process's id in its own PID namespace.
+    /// The id that it has in its own PID namespace.
     pub inner_pid: Pid,
     /// Device number of its controlling terminal, 0 for none.
     pub terminal: i32,
     /// Descriptors 0 to 2, where open.
     pub stdio: [Option<Seen>; 3],
-    /// For every pipe whether the process can read and write it, by inode number.
+    pidfd: OwnedFd,
+}
+
+/// What is known of all processes while their descriptors are looked at.
+#[derive(Debug)]
+pub(crate) struct View<'a> {
+    /// Those with descriptor tables of their own; the first is the one that was asked for.
+    pub owners: Vec<Owner<'a>>,
+    /// Ids of all processes that are saved, as we see them and as they see themselves.
+    pub members: HashMap<Pid, Pid>,
+    /// Declared by the agent of the first process.
+    pub externals: &'a [External],
+    /// For every pipe whether the processes can read and write it, by inode number.
     pub pipes: HashMap<u64, (bool, bool)>,
-    /// Other processes that hold pipes of which this one has both ends, by inode number.
+    /// Other processes that hold pipes of which these have both ends, by inode number.
     pub holders: HashMap<u64, String>,
     /// TCP and UDP sockets, which are looked at all together.
     pub inet: inet::InetSurvey,
     /// The descriptors that lead to each object.
-    by_object: HashMap<(u64, u64), Vec<RemoteFd>>,
+    by_object: HashMap<(u64, u64), Vec<Place>>,
     /// Types of the file systems met so far, by device number.
     pub file_systems: RefCell<HashMap<u64, FsWord>>,
-    pidfd: OwnedFd,
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
+    /// The process that a descriptor belongs to.
+    pub fn owner(&self, seen: &Seen) -> &Owner<'a> {
+        &self.owners[seen.process]
+    }
+
     /// All descriptors that lead to an object.
-    pub fn leading_to(&self, object: (u64, u64)) -> &[RemoteFd] {
+    pub fn leading_to(&self, object: (u64, u64)) -> &[Place] {
         self.by_object.get(&object).map_or(&[], Vec::as_slice)
     }
 
     /// Our own descriptor of the same open file description (pidfd_getfd(2)).
-    pub fn duplicate(&self, fd: RemoteFd) -> io::Result<OwnedFd> {
-        Ok(rustix::process::pidfd_getfd(
-            &self.pidfd,
-            fd.0,
-            PidfdGetfdFlags::empty(),
-        )?)
+    pub fn duplicate(&self, seen: &Seen) -> io::Result<OwnedFd> {
+        self.owner(seen).duplicate(seen.fd)
     }
 }
 
-/// All descriptors of a process.
+/// A process whose descriptors are to be looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject<'a> {
+    pub proc: &'a ProcDir,
+    pub inner_pid: Pid,
+}
+
+/// An open file description, and the descriptors that refer to it.
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// In the order of processes and numbers.
+    pub descriptors: Vec<Seen>,
+    /// The one through which it was recognized, and as what.
+    pub found: Result<(usize, Found), Obstacle>,
+}
+
+impl Group {
+    /// The descriptor through which it was recognized.
+    pub fn representative(&self) -> &Seen {
+        let index = self.found.as_ref().map_or(0, |(index, _)| *index);
+        &self.descriptors[index]
+    }
+}
+
+/// All descriptors of the processes.
 #[derive(Debug)]
 pub(crate) struct Survey<'a> {
     pub view: View<'a>,
-    /// Those that can be saved.
-    pub recognized: Vec<(Seen, Found)>,
-    /// What stands in the way.
+    /// All descriptions, in the order of their first descriptors.
+    pub groups: Vec<Group>,
+    /// What stands in the way beside descriptions that are not recognized.
     pub obstacles: Vec<Obstacle>,
 }
 
 impl<'a> Survey<'a> {
-    /// Looks at all descriptors.
+    /// Looks at all descriptors of `subjects`, which have tables of their own. `members` are the ids of all processes that
+    /// are saved, as we see them and as they see themselves; `externals` are the first subject's.
     ///
     /// # Errors
-    /// If the process is gone or not ours. Descriptors that are closed meanwhile are passed over.
-    pub fn new(proc: &'a ProcDir, externals: &'a [External]) -> Result<Self, ProcError> {
+    /// If a process is gone or not ours. Descriptors that are closed meanwhile are passed over.
+    pub fn new(
+        subjects: &[Subject<'a>],
+        members: HashMap<Pid, Pid>,
+        externals: &'a [External],
+    ) -> Result<Self, ProcError> {
         let mut seen = Vec::new();
-        for fd in proc.fds()? {
-            match Seen::look(proc, fd) {
-                Ok(one) => seen.push(one),
-                Err(ProcError::Proc { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+        for (process, subject) in subjects.iter().enumerate() {
+            for fd in subject.proc.fds()? {
+                match Seen::look(process, subject.proc, fd) {
+                    Ok(one) => seen.push(one),
+                    Err(ProcError::Proc { source, .. })
+                        if source.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
                 }
-                Err(error) => return Err(error),
             }
         }
-        let view = View::new(proc, externals, &seen)?;
-        let mut survey = Self {
+        let view = View::new(subjects, members, externals, &seen)?;
+        let obstacles = external::missing(externals, &seen);
+        let mut groups: Vec<Group> = Vec::new();
+        for descriptors in share::group(&view, seen)? {
+            let found = recognize_any(&descriptors, &view);
+            groups.push(Group { descriptors, found });
+        }
+        Ok(Self {
             view,
-            recognized: Vec::with_capacity(seen.len()),
-            obstacles: Vec::new(),
-        };
-        survey.obstacles.extend(external::missing(externals, &seen));
-        for one in seen {
-            match recognize(&one, &survey.view) {
-                Ok(found) => survey.recognized.push((one, found)),
-                Err(obstacle) => survey.obstacles.push(obstacle),
-            }
-        }
-        Ok(survey)
+            groups,
+            obstacles,
+        })
+    }
+
+    /// All that stands in the way.
+    pub fn into_obstacles(self) -> Vec<Obstacle> {
+        let unrecognized = self
+            .groups
+            .into_iter()
+            .filter_map(|group| group.found.err());
+        self.obstacles.into_iter().chain(unrecognized).collect()
     }
 }
 
 impl<'a> View<'a> {
-    fn new(proc: &'a ProcDir, externals: &'a [External], seen: &[Seen]) -> Result<Self, ProcError> {
-        let pid = proc.pid();
-        let pidfd = rustix::process::Pid::from_raw(pid.0)
-            .ok_or(rustix::io::Errno::SRCH)
-            .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()))
-            .map_err(ProcError::system(format!(
-                "opening a descriptor of process {pid}"
-            )))?;
-        let mut stdio = [const { None }; 3];
+    fn new(
+        subjects: &[Subject<'a>],
+        members: HashMap<Pid, Pid>,
+        externals: &'a [External],
+        seen: &[Seen],
+    ) -> Result<Self, ProcError> {
+        let mut owners = Vec::with_capacity(subjects.len());
+        for subject in subjects {
+            owners.push(Owner::new(subject)?);
+        }
         let mut pipes: HashMap<u64, (bool, bool)> = HashMap::new();
-        let mut by_object: HashMap<(u64, u64), Vec<RemoteFd>> = HashMap::new();
+        let mut by_object: HashMap<(u64, u64), Vec<Place>> = HashMap::new();
         for one in seen {
-            by_object.entry(one.object_id()).or_default().push(one.fd);
-            if let Some(slot) = usize::try_from(one.fd.0)
-                .ok()
-                .and_then(|fd| stdio.get_mut(fd))
-            {
+            by_object
+                .entry(one.object_id())
+                .or_default()
+                .push(one.place());
+            let slot = usize::try_from(one.fd.0).ok();
+            if let Some(slot) = slot.and_then(|fd| owners[one.process].stdio.get_mut(fd)) {
                 *slot = Some(one.clone());
             }
             if pipe::is_anonymous(one) {
@@ -198,42 +267,82 @@ impl<'a> View<'a> {
         let holders = if whole.is_empty() {
             HashMap::new()
         } else {
-            holders::of_pipes(&whole, pid)?
+            holders::of_pipes(&whole, |pid| members.contains_key(&pid))?
         };
-        let duplicate = |seen: &Seen| {
-            let fd = rustix::process::pidfd_getfd(&pidfd, seen.fd.0, PidfdGetfdFlags::empty())?;
-            Ok(fd)
+        let is_external = |seen: &Seen| {
+            seen.process == 0 && externals.iter().any(|one| one.fds.contains(&seen.fd))
         };
-        let is_external = |seen: &Seen| externals.iter().any(|one| one.fds.contains(&seen.fd));
-        let mut inodes = HashSet::new();
+        // What an agent has declared its own is so wherever it was inherited.
+        let mut inodes: HashSet<u64> = seen
+            .iter()
+            .filter(|one| is_external(one))
+            .map(|one| one.stat.st_ino)
+            .collect();
         let sockets = seen
             .iter()
-            .filter(|one| !is_external(one) && inodes.insert(one.stat.st_ino))
-            .filter_map(|one| inet::hold(one, || duplicate(one)))
+            .filter(|one| inodes.insert(one.stat.st_ino))
+            .filter_map(|one| inet::hold(one, || owners[one.process].duplicate(one.fd)))
             .collect();
         let inet = inet::InetSurvey::new(sockets, false)?;
-        let terminal = proc.stat()?.tty;
-        let inner_pid = proc.status()?.inner_tgid();
         Ok(Self {
-            proc,
+            owners,
+            members,
             externals,
-            inner_pid,
-            terminal,
-            stdio,
             pipes,
             holders,
             inet,
             by_object,
             file_systems: RefCell::default(),
+        })
+    }
+}
+
+impl<'a> Owner<'a> {
+    fn duplicate(&self, fd: RemoteFd) -> io::Result<OwnedFd> {
+        let none = PidfdGetfdFlags::empty();
+        Ok(rustix::process::pidfd_getfd(&self.pidfd, fd.0, none)?)
+    }
+
+    fn new(subject: &Subject<'a>) -> Result<Self, ProcError> {
+        let pid = subject.proc.pid();
+        let pidfd = rustix::process::Pid::from_raw(pid.0)
+            .ok_or(rustix::io::Errno::SRCH)
+            .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()))
+            .map_err(ProcError::system(format!(
+                "opening a descriptor of process {pid}"
+            )))?;
+        Ok(Self {
+            proc: subject.proc,
+            inner_pid: subject.inner_pid,
+            terminal: subject.proc.stat()?.tty,
+            stdio: [const { None }; 3],
             pidfd,
         })
     }
 }
 
+/// Recognizes a description by any of its descriptors: what it is may depend on whose it is and on its number.
+fn recognize_any(descriptors: &[Seen], view: &View<'_>) -> Result<(usize, Found), Obstacle> {
+    // What an agent has declared its own is so wherever it was inherited.
+    let external = (0..)
+        .zip(descriptors)
+        .find_map(|(index, seen)| Some((index, external::recognize(seen, view)?)));
+    if let Some((index, found)) = external {
+        return found.map(|found| (index, found));
+    }
+    let mut refused = None;
+    for (index, seen) in descriptors.iter().enumerate() {
+        match recognize(seen, view) {
+            Ok(found) => return Ok((index, found)),
+            Err(obstacle) => refused = refused.or(Some(obstacle)),
+        }
+    }
+    Err(refused.unwrap_or_else(|| Obstacle::new("a descriptor", "it is nobody's")))
+}
+
 /// Asks every kind in turn.
 fn recognize(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
-    let recognized = external::recognize(seen, view)
-        .or_else(|| lease(seen))
+    let recognized = lease(seen)
         .or_else(|| signals_on_input(seen))
         .or_else(|| regular::recognize(seen, view))
         .or_else(|| device::recognize(seen))
@@ -294,7 +403,7 @@ fn describe_unknown(seen: &Seen, view: &View<'_>) -> String {
 
 fn socket_name(seen: &Seen, view: &View<'_>) -> String {
     use rustix::net::{AddressFamily, SocketType, sockopt};
-    let Ok(socket) = view.duplicate(seen.fd) else {
+    let Ok(socket) = view.duplicate(seen) else {
         return "a socket".into();
     };
     let family = match sockopt::socket_domain(&socket) {

@@ -2,13 +2,14 @@
 
 use super::{IpcImage, Label};
 use crate::error::ProcError;
+use snapify_store::SpaceId;
 use snapify_sys::area::Area;
 use snapify_sys::ipc::{self, Permissions, QueueStatus, SegmentStatus, SetStatus};
 use std::collections::HashMap;
 use std::{fs, io};
 
 /// The segments, by the space of their content, as this process has them attached while they are filled.
-pub(crate) type Segments = HashMap<u32, Area>;
+pub(crate) type Segments = HashMap<SpaceId, Area>;
 
 const CREATE: i32 = libc::IPC_CREAT | libc::IPC_EXCL;
 /// Where the size of huge pages is in the flags of shmget(2).
@@ -43,7 +44,7 @@ pub(crate) fn make(image: &IpcImage, warn: impl Fn(String)) -> Result<Segments, 
         }
         let area = Area::of_segment(id, segment.bytes)
             .map_err(ProcError::system(format!("attach {what}")))?;
-        segments.insert(segment.object.0, area);
+        segments.insert(segment.object, area);
     }
     for set in &image.sets {
         let Label { id, key, mode, .. } = set.label;

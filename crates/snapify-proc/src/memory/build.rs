@@ -40,6 +40,15 @@ impl Trampoline {
         self.start.offset(TILE_CODE_AT as u64)
     }
 
+    /// Lets another process that has the same memory use it.
+    pub(crate) fn use_in(self, tracee: &mut Tracee<'_>) {
+        tracee.set_instruction(self.start);
+        tracee.set_scratch(Scratch {
+            addr: self.start.offset(PAGE_SIZE),
+            len: SCRATCH_BYTES,
+        });
+    }
+
     /// Unmaps it from under the call itself: the step ends before another instruction would be fetched.
     pub(crate) fn remove(self, tracee: &mut Tracee<'_>) -> Result<(), ProcError> {
         tracee.syscall(
@@ -116,12 +125,9 @@ fn trampoline(tracee: &mut Tracee<'_>, used: &Used) -> Result<Trampoline, ProcEr
                     let args = [start.0, PAGE_SIZE, READ | EXEC, 0, 0, 0];
                     tracee.syscall("mprotect", libc::SYS_mprotect, args)?;
                 }
-                tracee.set_instruction(start);
-                tracee.set_scratch(Scratch {
-                    addr: start.offset(PAGE_SIZE),
-                    len: SCRATCH_BYTES,
-                });
-                return Ok(Trampoline { start });
+                let trampoline = Trampoline { start };
+                trampoline.use_in(tracee);
+                return Ok(trampoline);
             }
             // Below vm.mmap_min_addr, or mapped since the list was read.
             Err(e) if matches!(e.errno(), Some(libc::EPERM | libc::EEXIST | libc::EINVAL)) => {}

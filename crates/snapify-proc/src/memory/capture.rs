@@ -3,7 +3,6 @@
 use super::classify::{Class, classify, place};
 use super::image::{
     Executable, FileImage, LayoutImage, MappingFlags, MappingImage, MappingKind, MemoryImage,
-    PRIVATE_MEMORY,
 };
 use super::settings::{self, Settings};
 use super::{shared, vdso};
@@ -95,6 +94,7 @@ pub(super) fn too_many(maps: &[Mapping]) -> Option<Obstacle> {
 pub(crate) fn capture(
     tracee: &mut Tracee<'_>,
     ctx: &CaptureContext<'_>,
+    space: SpaceId,
 ) -> Result<(MemoryImage, Ranges), ProcError> {
     let mut work = Work {
         ctx,
@@ -103,6 +103,7 @@ pub(crate) fn capture(
         guards_known: true,
         files: Vec::new(),
         file_index: HashMap::new(),
+        space,
         ranges: Ranges::default(),
         settings: settings::capture(tracee, ctx)?,
     };
@@ -124,6 +125,7 @@ pub(crate) fn capture(
     };
     let settings = std::mem::take(&mut work.settings);
     let image = MemoryImage {
+        space,
         settings,
         mappings,
         files: work.files,
@@ -162,6 +164,8 @@ struct Work<'a> {
     guards_known: bool,
     files: Vec<FileImage>,
     file_index: HashMap<Vec<u8>, usize>,
+    /// Where its private memory goes in the page file.
+    space: SpaceId,
     ranges: Ranges,
     settings: Settings,
 }
@@ -195,13 +199,13 @@ impl Work<'_> {
             }
             Class::PrivateGone if objects.of(mapping).is_some() => {
                 saved = self.present(mapping, true, &mut guards)?;
-                let object = objects.of(mapping).unwrap_or(PRIVATE_MEMORY);
+                let object = objects.of(mapping).unwrap_or(self.space);
                 MappingKind::PrivateObject { object, offset }
             }
             Class::PrivateGone => {
                 saved = mapping.bytes();
                 self.ranges.ranges.push(PageRange {
-                    space: PRIVATE_MEMORY,
+                    space: self.space,
                     start: mapping.start.0,
                     bytes: saved,
                 });
@@ -286,6 +290,7 @@ impl Work<'_> {
             report: guard,
         };
         let begin = self.ranges.ranges.len();
+        let space = self.space;
         let ranges = &mut self.ranges.ranges;
         let result = scan(
             &self.pagemap,
@@ -300,7 +305,7 @@ impl Work<'_> {
                     return;
                 }
                 let next = PageRange {
-                    space: PRIVATE_MEMORY,
+                    space,
                     start: region.start,
                     bytes,
                 };

@@ -8,9 +8,6 @@ use crate::image::hex::HexBytes;
 use serde::{Deserialize, Serialize};
 use snapify_store::{PAGE_SIZE, SpaceId};
 
-/// The space of the private memory in a page file.
-pub const PRIVATE_MEMORY: SpaceId = SpaceId(0);
-
 /// End of the addresses that a program gets without asking for more (47 bits less a page).
 pub const USER_END: u64 = 0x7fff_ffff_f000;
 
@@ -32,6 +29,9 @@ const ADVICE: [i32; 8] = [
 /// An address space.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemoryImage {
+    /// The space of its private memory in the page file.
+    #[serde(default)]
+    pub space: SpaceId,
     /// Its mappings in order of address. `[vsyscall]` is not among them.
     pub mappings: Vec<MappingImage>,
     /// Files that mappings and the executable are of.
@@ -297,6 +297,20 @@ impl MappingKind {
 }
 
 impl MemoryImage {
+    /// The image of a process whose memory is another's.
+    pub(crate) fn shared() -> Self {
+        Self {
+            space: SpaceId(u32::MAX),
+            mappings: Vec::new(),
+            files: Vec::new(),
+            layout: LayoutImage::default(),
+            auxv: HexBytes::default(),
+            executable: Executable::File(0),
+            vdso_hash: 0,
+            settings: Settings::default(),
+        }
+    }
+
     /// Checks that mappings are in order, page aligned, in the user's half, and refer to files that there are.
     ///
     /// # Errors
@@ -370,6 +384,7 @@ mod tests {
         let exe = PathBuf::from("/proc/self/exe");
         let stat = rustix::fs::stat(&exe).unwrap();
         MemoryImage {
+            space: SpaceId(0),
             mappings,
             files: vec![FileImage {
                 identity: FileIdentity::new(exe.into(), &stat),

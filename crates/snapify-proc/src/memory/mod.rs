@@ -20,7 +20,7 @@ pub(crate) use capture::{Ranges, capture, syscall_instruction};
 pub(crate) use fill::{Sink, Target};
 pub use image::MemoryImage;
 pub(crate) use layout::restore as restore_layout;
-pub(crate) use save::save;
+pub(crate) use save::{SavedMemory, save};
 pub(crate) use shared::{segment_content, segment_id};
 
 use crate::capture::CaptureContext;

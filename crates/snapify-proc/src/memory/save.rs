@@ -1,7 +1,6 @@
-//! Reading the pages of a frozen process while they are written to a page file.
+//! Reading the pages of frozen processes while they are written to a page file.
 
 use super::capture::{Ranges, object_range};
-use super::image::PRIVATE_MEMORY;
 use crate::capture::{ObjectSource, Objects};
 use crate::error::ProcError;
 use crate::ids::Pid;
@@ -10,6 +9,7 @@ use snapify_store::{
     PAGE_SIZE, PageFileSummary, PageRange, PageSource, Progress, SpaceId, write_pages,
 };
 use snapify_sys::vm;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,29 +18,42 @@ use std::os::unix::fs::FileExt;
 /// Bytes that one process_vm_readv asks for: the best rate, and it stays in the cache for what follows.
 const PIECE: usize = 256 * 1024;
 
+/// The memory of a frozen process, to be read.
+pub(crate) struct SavedMemory<'a> {
+    pub(crate) pid: Pid,
+    pub(crate) proc: &'a ProcDir,
+    /// Its space in the page file.
+    pub(crate) space: SpaceId,
+    pub(crate) ranges: &'a Ranges,
+}
+
 /// Writes private memory and objects to `out`.
 ///
 /// # Errors
 /// [`ProcError::Store`].
 pub(crate) fn save(
-    pid: Pid,
-    proc: &ProcDir,
-    ranges: &Ranges,
+    memories: &[SavedMemory<'_>],
     objects: &Objects,
     out: File,
     name: &str,
     progress: &dyn Progress,
 ) -> Result<PageFileSummary, ProcError> {
-    let mut all = ranges.ranges.clone();
+    let mut all: Vec<PageRange> = Vec::new();
+    let mut readers = HashMap::new();
+    let mut spaces = HashMap::new();
+    for memory in memories {
+        all.extend(&memory.ranges.ranges);
+        readers.insert(memory.pid.0, Reader::new(memory)?);
+        spaces.insert(memory.space, memory.pid.0);
+    }
     for (image, source) in objects.images.iter().zip(&objects.sources) {
         object_ranges(image.space, image.bytes, source, &mut all).map_err(ProcError::system(
             format!("looking for the data of {}", image.what),
         ))?;
     }
     let source = Source {
-        pid,
-        memory: proc.open_file("mem")?,
-        lenient: &ranges.lenient,
+        readers,
+        spaces,
         objects,
     };
     Ok(write_pages(out, name, &all, &source, progress)?)
@@ -56,13 +69,11 @@ fn object_ranges(
     match source {
         ObjectSource::Bytes(_) if bytes == 0 => {}
         ObjectSource::Bytes(_) => all.push(object_range(space, 0, bytes)),
-        ObjectSource::Memory(parts) => {
-            all.extend(parts.iter().map(|&(offset, _, bytes)| PageRange {
-                space,
-                start: offset,
-                bytes,
-            }))
-        }
+        ObjectSource::Memory(parts) => all.extend(parts.iter().map(|part| PageRange {
+            space,
+            start: part.offset,
+            bytes: part.bytes,
+        })),
         ObjectSource::File(file) => {
             for (start, end) in data(file, bytes)? {
                 let next = object_range(space, start, end);
@@ -102,24 +113,20 @@ fn data(file: &OwnedFd, bytes: u64) -> io::Result<Vec<(u64, u64)>> {
 }
 
 struct Source<'a> {
-    pid: Pid,
-    memory: File,
-    lenient: &'a [(u64, u64)],
+    /// By process id.
+    readers: HashMap<i32, Reader<'a>>,
+    /// Whose private memory a space is.
+    spaces: HashMap<SpaceId, i32>,
     objects: &'a Objects,
 }
 
 impl PageSource for Source<'_> {
     fn read(&self, space: SpaceId, start: u64, buf: &mut [u8]) -> io::Result<()> {
-        if space == PRIVATE_MEMORY {
-            return self.memory(start, buf);
+        if let Some(pid) = self.spaces.get(&space) {
+            return self.reader(*pid)?.private(start, buf);
         }
         let none = || io::Error::other(format!("there is no object {space}"));
-        match self
-            .objects
-            .sources
-            .get(space.0 as usize - 1)
-            .ok_or_else(none)?
-        {
+        match self.objects.source(space).ok_or_else(none)? {
             ObjectSource::Bytes(bytes) => {
                 let from = (start as usize).min(bytes.len());
                 let n = (bytes.len() - from).min(buf.len());
@@ -133,19 +140,27 @@ impl PageSource for Source<'_> {
                 let mut done = 0;
                 while done < buf.len() {
                     let offset = start + done as u64;
-                    let part = parts.partition_point(|part| part.0 <= offset);
-                    let &(at, address, bytes) = parts.get(part.wrapping_sub(1)).ok_or_else(none)?;
-                    let within = offset - at;
-                    if within >= bytes {
+                    let after = parts.partition_point(|part| part.offset <= offset);
+                    let part = parts.get(after.wrapping_sub(1)).ok_or_else(none)?;
+                    let within = offset - part.offset;
+                    if within >= part.bytes {
                         return Err(none());
                     }
-                    let n = (bytes - within).min((buf.len() - done) as u64) as usize;
-                    self.read_lenient(address + within, &mut buf[done..done + n], true)?;
+                    let n = (part.bytes - within).min((buf.len() - done) as u64) as usize;
+                    let reader = self.reader(part.pid)?;
+                    reader.read(part.address + within, &mut buf[done..done + n], true)?;
                     done += n;
                 }
                 Ok(())
             }
         }
+    }
+}
+
+impl<'a> Source<'a> {
+    fn reader(&self, pid: i32) -> io::Result<&Reader<'a>> {
+        let none = || io::Error::other(format!("the memory of process {pid} is not open"));
+        self.readers.get(&pid).ok_or_else(none)
     }
 }
 
@@ -166,17 +181,32 @@ fn read_file(file: &OwnedFd, start: u64, buf: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-impl Source<'_> {
-    fn memory(&self, start: u64, buf: &mut [u8]) -> io::Result<()> {
+/// Reads the memory of one process.
+struct Reader<'a> {
+    pid: Pid,
+    memory: File,
+    lenient: &'a [(u64, u64)],
+}
+
+impl<'a> Reader<'a> {
+    fn new(memory: &SavedMemory<'a>) -> Result<Self, ProcError> {
+        Ok(Self {
+            pid: memory.pid,
+            memory: memory.proc.open_file("mem")?,
+            lenient: &memory.ranges.lenient,
+        })
+    }
+
+    fn private(&self, start: u64, buf: &mut [u8]) -> io::Result<()> {
         let after = self.lenient.partition_point(|range| range.1 <= start);
         let lenient = self
             .lenient
             .get(after)
             .is_some_and(|range| range.0 < start + buf.len() as u64);
-        self.read_lenient(start, buf, lenient)
+        self.read(start, buf, lenient)
     }
 
-    fn read_lenient(&self, start: u64, buf: &mut [u8], lenient: bool) -> io::Result<()> {
+    fn read(&self, start: u64, buf: &mut [u8], lenient: bool) -> io::Result<()> {
         let mut done = 0;
         while done < buf.len() {
             let end = buf.len().min(done + PIECE);

@@ -3,7 +3,7 @@
 
 use super::classify::{Class, classify, place};
 use super::extent::{self, Extent};
-use crate::capture::CaptureContext;
+use crate::capture::{CaptureContext, MemoryPart, distinct};
 use crate::error::{Obstacle, ProcError};
 use crate::ids::RemoteAddr;
 use crate::image::Backing;
@@ -157,45 +157,42 @@ pub(super) fn hold(tracee: &mut Tracee<'_>, start: u64, bytes: u64) -> Result<Ve
     let mut parts = Vec::new();
     let end = start + bytes.next_multiple_of(PAGE_SIZE);
     if swap_in_use() {
-        parts.push((0, start, bytes));
+        parts.push(MemoryPart {
+            offset: 0,
+            bytes,
+            pid: tracee.pid().0,
+            address: start,
+        });
     } else {
         resident(tracee, (start, end), 0, &mut parts)?;
     }
-    for (offset, address, length) in parts {
-        let length = length.min(bytes - offset) as usize;
-        let place = &mut content[offset as usize..][..length];
-        tracee.read(RemoteAddr(address), place)?;
+    for part in parts {
+        let length = part.bytes.min(bytes - part.offset) as usize;
+        let place = &mut content[part.offset as usize..][..length];
+        tracee.read(RemoteAddr(part.address), place)?;
     }
     Ok(content)
 }
 
 /// Where the pages of an object are mapped: (offset, address, bytes), by offset, each once.
-fn parts(
-    tracee: &mut Tracee<'_>,
-    mappings: &[&Mapping],
-) -> Result<Vec<(u64, u64, u64)>, ProcError> {
+fn parts(tracee: &mut Tracee<'_>, mappings: &[&Mapping]) -> Result<Vec<MemoryPart>, ProcError> {
     let everything = swap_in_use();
     let mut parts = Vec::new();
     for mapping in mappings {
         // Of huge pages mincore(2) tells only which this process has touched.
         if everything || !mapping.read || mapping.huge_page().is_some() {
-            parts.push((mapping.offset, mapping.start.0, mapping.bytes()));
+            parts.push(MemoryPart {
+                offset: mapping.offset,
+                bytes: mapping.bytes(),
+                pid: tracee.pid().0,
+                address: mapping.start.0,
+            });
         } else {
             let range = (mapping.start.0, mapping.end.0);
             resident(tracee, range, mapping.offset, &mut parts)?;
         }
     }
-    parts.sort_unstable();
-    // Mappings of the same pages at several places: one is enough.
-    let mut distinct: Vec<(u64, u64, u64)> = Vec::with_capacity(parts.len());
-    for (offset, address, bytes) in parts {
-        let covered = distinct.last().map_or(0, |last| last.0 + last.2);
-        let skip = covered.saturating_sub(offset).min(bytes);
-        if skip < bytes {
-            distinct.push((offset + skip, address + skip, bytes - skip));
-        }
-    }
-    Ok(distinct)
+    Ok(distinct(parts))
 }
 
 /// mincore(2) does not tell of pages of shared memory that are swapped out; if there may be such, all pages are read.
@@ -216,7 +213,7 @@ fn resident(
     tracee: &mut Tracee<'_>,
     (start, end): (u64, u64),
     offset: u64,
-    parts: &mut Vec<(u64, u64, u64)>,
+    parts: &mut Vec<MemoryPart>,
 ) -> Result<(), ProcError> {
     let scratch = tracee.scratch();
     let mut pages = vec![0_u8; scratch.len as usize];
@@ -234,8 +231,12 @@ fn resident(
         for run in pages.chunk_by(|a, b| a & 1 == b & 1) {
             if run[0] & 1 == 1 {
                 let address = at + page * PAGE_SIZE;
-                let place = offset + (address - start);
-                parts.push((place, address, run.len() as u64 * PAGE_SIZE));
+                parts.push(MemoryPart {
+                    offset: offset + (address - start),
+                    bytes: run.len() as u64 * PAGE_SIZE,
+                    pid: tracee.pid().0,
+                    address,
+                });
             }
             page += run.len() as u64;
         }

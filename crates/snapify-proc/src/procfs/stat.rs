@@ -30,6 +30,10 @@ pub struct Stat {
     pub args: (u64, u64),
     /// Begin and end of the environment strings.
     pub env: (u64, u64),
+    /// The signal that the parent gets at the end of the process (0 for none), or -1 for a thread that is no leader.
+    pub exit_signal: i32,
+    /// How the process has ended, as wait(2) tells it; 0 while it runs.
+    pub exit_code: i32,
 }
 
 impl Stat {
@@ -74,6 +78,8 @@ impl Stat {
             start_brk: number(47, "start_brk")?,
             args: (number(48, "arg_start")?, number(49, "arg_end")?),
             env: (number(50, "env_start")?, number(51, "env_end")?),
+            exit_signal: small(38, "exit_signal")?,
+            exit_code: small(52, "exit_code")?,
         })
     }
 }

@@ -14,11 +14,12 @@
 mod pin;
 mod seat;
 
+pub(crate) use pin::Pin;
+
 use crate::abi::Pod;
 use crate::error::ProcError;
 use crate::ids::{Pid, RemoteAddr, Tid};
 use crate::ptrace::{Step, Stopped, signal_number};
-use pin::Pin;
 use seat::{Origin, Seat};
 use snapify_sys::process;
 use snapify_sys::ptrace::{RawSiginfo, Registers};
@@ -27,6 +28,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::rc::Rc;
 
 /// The two bytes of the `syscall` instruction.
 pub(crate) const SYSCALL: [u8; 2] = [0x0f, 0x05];
@@ -62,7 +64,7 @@ pub struct Tracee<'a> {
     instruction: RemoteAddr,
     scratch: Scratch,
     origin: Origin,
-    cpu: Option<Pin>,
+    cpu: Option<Rc<Pin>>,
     stop_held_back: bool,
     calls: u64,
     _frozen: PhantomData<&'a mut ()>,
@@ -79,7 +81,8 @@ impl<'a> Tracee<'a> {
         threads: Vec<(Stopped, Registers)>,
         instruction: RemoteAddr,
     ) -> Result<Self, (Vec<Stopped>, ProcError)> {
-        let mut tracee = Self::new(pid, threads, instruction, Origin::Frozen);
+        let cpu = Pin::choose(threads.first().map_or(pid.leader(), |(t, _)| t.tid()));
+        let mut tracee = Self::new(pid, threads, instruction, Origin::Frozen, cpu.map(Rc::new));
         let map = [
             0,
             SCRATCH_BYTES,
@@ -102,9 +105,16 @@ impl<'a> Tracee<'a> {
 
     /// Prepares remote calls in a process under construction, from a first thread and a `syscall` instruction in it.
     /// There is no scratch memory until [`Self::set_scratch`].
-    pub(crate) fn of_built(leader: Stopped, base: Registers, instruction: RemoteAddr) -> Self {
+    /// `pin` is that of the other processes that are being built; without one this thread is pinned now.
+    pub(crate) fn of_built(
+        leader: Stopped,
+        base: Registers,
+        instruction: RemoteAddr,
+        pin: Option<Rc<Pin>>,
+    ) -> Self {
         let pid = Pid(leader.tid().0);
-        Self::new(pid, vec![(leader, base)], instruction, Origin::Built)
+        let pin = pin.or_else(|| Pin::choose(leader.tid()).map(Rc::new));
+        Self::new(pid, vec![(leader, base)], instruction, Origin::Built, pin)
     }
 
     fn new(
@@ -112,9 +122,9 @@ impl<'a> Tracee<'a> {
         threads: Vec<(Stopped, Registers)>,
         instruction: RemoteAddr,
         origin: Origin,
+        cpu: Option<Rc<Pin>>,
     ) -> Self {
         let leader = threads.first().map_or(pid.leader(), |(t, _)| t.tid());
-        let cpu = Pin::choose(leader);
         let mut tracee = Self {
             pid,
             leader,
@@ -277,7 +287,7 @@ impl<'a> Tracee<'a> {
             ProcError::BadImage(format!("thread {tid} is not one of process {pid}"))
         })?;
         if !seat.prepared {
-            seat.prepare(self.cpu.as_ref(), origin)?;
+            seat.prepare(self.cpu.as_deref(), origin)?;
         }
         let registers = Registers {
             rip: wanted.rip,
@@ -306,6 +316,12 @@ impl<'a> Tracee<'a> {
                     if let Some(result) = done(&seat.thread)? {
                         return Ok(result);
                     }
+                }
+                Step::HeldBack(signal) if is_fault(signal) => {
+                    return Err(ProcError::System {
+                        what: format!("execute an instruction in process {pid}"),
+                        source: io::Error::other(format!("it was answered by signal {signal}")),
+                    });
                 }
                 Step::HeldBack(_) => self.stop_held_back = true,
                 Step::Event(_) => {}
@@ -399,9 +415,31 @@ impl<'a> Tracee<'a> {
         self.cpu = None;
     }
 
-    /// Pins this thread again to the CPU of the tracee.
-    pub(crate) fn pin(&mut self) {
-        self.cpu = Pin::choose(self.leader);
+    /// A CPU for this thread and the tracee, to which this thread is pinned from now on.
+    pub(crate) fn choose_pin(&self) -> Option<Rc<Pin>> {
+        Pin::choose(self.leader).map(Rc::new)
+    }
+
+    /// Works on the CPU of `pin` from now on.
+    pub(crate) fn pin(&mut self, pin: Option<Rc<Pin>>) {
+        self.cpu = pin;
+    }
+
+    /// What this thread is pinned with, for other tracees.
+    pub(crate) fn shared_pin(&self) -> Option<Rc<Pin>> {
+        self.cpu.clone()
+    }
+
+    /// The registers that a thread starts remote calls from.
+    pub(crate) fn base(&self, tid: Tid) -> Result<Registers, ProcError> {
+        self.seats.get(&tid).map(|seat| seat.base).ok_or_else(|| {
+            ProcError::BadImage(format!("thread {tid} is not one of process {}", self.pid))
+        })
+    }
+
+    /// The threads, in no particular order.
+    pub(crate) fn tids(&self) -> Vec<Tid> {
+        self.seats.keys().copied().collect()
     }
 
     /// The affinity that a thread had before it was pinned for remote calls, as the kernel's bit mask.
@@ -454,6 +492,14 @@ impl<'a> Tracee<'a> {
         }
         self.cpu = None;
     }
+}
+
+/// Whether a signal says that an instruction could not be executed: it would come again and again.
+fn is_fault(signal: i32) -> bool {
+    matches!(
+        signal,
+        libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE
+    )
 }
 
 impl Drop for Tracee<'_> {

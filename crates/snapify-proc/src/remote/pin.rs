@@ -5,14 +5,14 @@ use snapify_sys::process;
 
 /// Pins this thread to a CPU until it is dropped.
 #[derive(Debug)]
-pub(super) struct Pin {
+pub(crate) struct Pin {
     pub(super) mask: Vec<u64>,
     ours: Vec<u64>,
 }
 
 impl Pin {
     /// Pins this thread to a CPU that `leader` may use too; `None` if there is none.
-    pub(super) fn choose(leader: Tid) -> Option<Self> {
+    pub(crate) fn choose(leader: Tid) -> Option<Self> {
         let ours = process::affinity(0).ok()?;
         let theirs = process::affinity(leader.0).ok()?;
         let common: Vec<u64> = ours.iter().zip(&theirs).map(|(a, b)| a & b).collect();

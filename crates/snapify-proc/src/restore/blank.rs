@@ -1,25 +1,52 @@
 //! A fresh process with a wanted id, stopped, in which everything is then replaced.
 
 use crate::error::ProcError;
-use crate::ids::Tid;
+use crate::ids::{Pid, RemoteAddr, Tid};
 use crate::procfs::maps::{self, Mapping};
 use crate::ptrace::Running;
-use crate::remote::Tracee;
+use crate::remote::{Pin, Tracee};
 use snapify_sys::clone::{Fork, fork};
 use snapify_sys::process;
-use snapify_sys::ptrace::{OPTION_EXIT_KILL, OPTION_TRACE_CLONE};
+use snapify_sys::ptrace::{OPTION_EXIT_KILL, OPTION_TRACE_CLONE, OPTION_TRACE_FORK};
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::Duration;
 
 const RSEQ_FLAG_UNREGISTER: u64 = 1;
 
+/// The mappings of this process, of which those of a child that it forks are a copy.
+///
+/// # Errors
+/// If /proc cannot be read.
+pub(super) fn our_maps() -> Result<Vec<Mapping>, ProcError> {
+    let path = "/proc/self/maps";
+    let text = fs::read(path).map_err(ProcError::proc(path))?;
+    maps::parse(&text).map_err(|e| ProcError::proc(path)(e.into()))
+}
+
+/// An error of clone3(2) about the wanted id, in words.
+pub(super) fn taken(error: ProcError, pid: i32) -> ProcError {
+    match error {
+        ProcError::RemoteSyscall { source, .. } => ProcError::System {
+            what: format!("make a process with id {pid}"),
+            source,
+        },
+        other => other,
+    }
+}
+
 /// Forks a process with id `pid` that does nothing, and stops it. It dies with us as long as it is traced.
+/// `instruction` is a `syscall` instruction of ours.
 ///
 /// # Errors
 /// If the id is taken, or the kernel does not allow to choose it.
 #[allow(unsafe_code)]
-pub(super) fn spawn(pid: i32) -> Result<(Tracee<'static>, OwnedFd, Vec<Mapping>), ProcError> {
+pub(super) fn spawn(
+    pid: i32,
+    instruction: RemoteAddr,
+    pin: Option<Rc<Pin>>,
+) -> Result<(Tracee<'static>, OwnedFd), ProcError> {
     // SAFETY: this process has one thread, and the child does nothing but wait.
     let pidfd = match unsafe { fork(0, Some(pid)) } {
         Ok(Fork::Child) => process::pause_for_ever(),
@@ -31,19 +58,14 @@ pub(super) fn spawn(pid: i32) -> Result<(Tracee<'static>, OwnedFd, Vec<Mapping>)
             });
         }
     };
-    // The child's mappings are a copy of ours.
-    let path = "/proc/self/maps";
-    let text = fs::read(path).map_err(ProcError::proc(path))?;
-    let maps = maps::parse(&text).map_err(|e| ProcError::proc(path)(e.into()))?;
-
-    let tid = Tid(pid);
-    let running = Running::seize(tid, OPTION_TRACE_CLONE | OPTION_EXIT_KILL)?;
+    let options = OPTION_TRACE_CLONE | OPTION_TRACE_FORK | OPTION_EXIT_KILL;
+    let running = Running::seize(Tid(pid), options)?;
     running.interrupt()?;
     let stopped = match running.wait_stopped(Duration::from_secs(10)) {
         Ok(Some((stopped, _))) => stopped,
         Ok(None) => {
             return Err(ProcError::Died {
-                pid: crate::ids::Pid(pid),
+                pid: Pid(pid),
                 during: "its creation",
             });
         }
@@ -51,10 +73,9 @@ pub(super) fn spawn(pid: i32) -> Result<(Tracee<'static>, OwnedFd, Vec<Mapping>)
     };
     let rseq = stopped.rseq()?;
     let registers = stopped.registers()?;
-    let instruction = crate::memory::syscall_instruction(crate::ids::Pid(pid), &maps)?;
-    let mut tracee = Tracee::of_built(stopped, registers, instruction);
+    let mut tracee = Tracee::of_built(stopped, registers, instruction, pin);
     if let Some(rseq) = rseq {
-        // Or the kernel would kill the process for having its area unmapped.
+        // Or the kernel would kill the process for having its area unmapped. Its children inherit that it has none.
         let args = [
             rseq.pointer,
             u64::from(rseq.size),
@@ -65,5 +86,5 @@ pub(super) fn spawn(pid: i32) -> Result<(Tracee<'static>, OwnedFd, Vec<Mapping>)
         ];
         tracee.syscall("rseq", libc::SYS_rseq, args)?;
     }
-    Ok((tracee, pidfd, maps))
+    Ok((tracee, pidfd))
 }

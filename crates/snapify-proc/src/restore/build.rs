@@ -1,11 +1,11 @@
-//! The order in which a process is built.
+//! The order in which a tree of processes is built.
 
 use super::context::RestoreContext;
-use super::{RestorePlan, blank, inherited};
+use super::{RestorePlan, inherited, skeleton};
 use crate::clocks::ClocksImage;
 use crate::error::ProcError;
-use crate::image::ProcessImage;
-use crate::memory::{self, Sink, Target};
+use crate::image::{ProcessImage, TreeImage};
+use crate::memory::{self, Sink, Target, Trampoline};
 use crate::ptrace::Stopped;
 use crate::remote::Tracee;
 use crate::threads;
@@ -14,56 +14,95 @@ use snapify_store::Progress;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
-/// A complete process whose threads are all stopped.
+/// Complete processes whose threads are all stopped.
 pub(super) struct Built {
-    /// In the order of the image.
-    pub(super) threads: Vec<Stopped>,
+    /// The threads of each process, in the order of the image.
+    pub(super) processes: Vec<Vec<Stopped>>,
+    /// The first process.
     pub(super) pidfd: OwnedFd,
     pub(super) warnings: Vec<String>,
 }
 
-/// Builds the process of `plan`. Runs in its init.
+/// Builds the processes of `plan`. Runs in their init.
 ///
 /// # Errors
-/// The first step that the kernel refuses; the unfinished process dies with its init.
+/// The first step that the kernel refuses; the unfinished processes die with their init.
 pub(super) fn build(plan: &RestorePlan<'_>, progress: &dyn Progress) -> Result<Built, ProcError> {
     let image = &plan.image;
     let mut ctx = inherited::gather(plan, image)?;
     // Before any timer is set, or it would expire early by the clocks of the program.
-    if let Some(clocks) = &image.context.clocks {
+    if let Some(clocks) = &image.root().context.clocks {
         set_clocks(clocks, &ctx)?;
     }
     let segments = ipc::make(&image.ipc, |text| ctx.warn(text))?;
     ctx.areas.extend(segments);
     let prepared = files::Prepared::new(&image.files, &ctx)?;
-    let (mut tracee, pidfd, maps) = blank::spawn(image.pid)?;
+    let skeleton::Skeleton {
+        mut tracees,
+        pidfd,
+        maps,
+    } = skeleton::make(image)?;
 
-    // What is below belongs to this init; all that the process needs is above.
-    close_range(&mut tracee, 0, ctx.first_inherited().0 as u32 - 1)?;
-    let trampoline = memory::build(&mut tracee, &image.memory, &maps, &ctx)?;
-    // Threads come before the contents: filling needs threads of this init, whose ids could be those of the image.
-    threads::restore::create(&mut tracee, &image.threads)?;
-    fill(&mut tracee, plan, &ctx, progress)?;
+    let mut trampolines: HashMap<i32, Trampoline> = HashMap::new();
+    let below = ctx.first_inherited().0 as u32 - 1;
+    for (tracee, process) in tracees.iter_mut().zip(&image.processes) {
+        // What is below belongs to this init; all that the process needs is above.
+        let trampoline = match process.shares.memory {
+            None => {
+                close_unless_shared(tracee, process, below)?;
+                memory::build(tracee, &process.memory, &maps, &ctx)?
+            }
+            Some(owner) => {
+                let theirs = trampolines.get(&owner).copied();
+                let theirs = theirs.ok_or_else(|| no_memory(process))?;
+                theirs.use_in(tracee);
+                close_unless_shared(tracee, process, below)?;
+                theirs
+            }
+        };
+        trampolines.insert(process.pid(), trampoline);
+        // Threads come before the contents: filling needs threads of this init, whose ids could be those of the image.
+        threads::restore::create(tracee, &process.threads)?;
+    }
+    fill(&mut tracees, plan, &ctx, progress)?;
     ctx.areas.clear();
     ipc::finish(&image.ipc)?;
 
-    let mut warnings = memory::finish(&mut tracee, &image.memory)?;
-    memory::restore_layout(&mut tracee, &image.memory, &ctx)?;
-    files::restore(&mut tracee, &image.files, prepared, &mut ctx)?;
-    context::restore(&mut tracee, &image.context, &mut ctx)?;
-    signals::restore(&mut tracee, &image.signals, &mut ctx)?;
-    threads::restore::finish(&mut tracee, &image.threads, &ctx)?;
-    timers::restore(&mut tracee, &image.timers, &mut ctx)?;
-    threads::restore::expand_tiles(&mut tracee, &image.threads, trampoline)?;
-    context::restore_last(&mut tracee, &image.context, &mut ctx)?;
+    let mut warnings = Vec::new();
+    for (tracee, process) in tracees.iter_mut().zip(&image.processes) {
+        if process.shares.memory.is_none() {
+            warnings.extend(memory::finish(tracee, &process.memory)?);
+            memory::restore_layout(tracee, &process.memory, &ctx)?;
+        }
+        if process.shares.files.is_none() {
+            files::restore(tracee, &process.descriptors, &prepared)?;
+        }
+    }
+    files::finish(&mut tracees, image, prepared, &mut ctx)?;
+    for (tracee, process) in tracees.iter_mut().zip(&image.processes) {
+        let trampoline = trampolines[&process.pid()];
+        context::restore(tracee, &process.context, &mut ctx)?;
+        signals::restore(tracee, &process.signals, &mut ctx)?;
+        threads::restore::finish(tracee, &process.threads, &ctx)?;
+        timers::restore(tracee, &process.timers, &mut ctx)?;
+        threads::restore::expand_tiles(tracee, &process.threads, trampoline)?;
+        context::restore_last(tracee, &process.context, &mut ctx)?;
+    }
 
-    trampoline.remove(&mut tracee)?;
-    warnings.extend(threads::restore::settle(&mut tracee, &image.threads)?);
+    for (tracee, process) in tracees.iter_mut().zip(&image.processes) {
+        if process.shares.memory.is_none() {
+            trampolines[&process.pid()].remove(tracee)?;
+        }
+    }
+    let mut processes = Vec::with_capacity(tracees.len());
+    for (mut tracee, process) in tracees.into_iter().zip(&image.processes) {
+        warnings.extend(threads::restore::settle(&mut tracee, &process.threads)?);
+        tracing::debug!(pid = process.pid(), calls = tracee.calls(), "restored");
+        processes.push(in_order(tracee, process));
+    }
     warnings.extend(ctx.warnings.take());
-    tracing::debug!(pid = image.pid, calls = tracee.calls(), "restored");
-    let threads = in_order(tracee, image);
     Ok(Built {
-        threads,
+        processes,
         pidfd,
         warnings,
     })
@@ -81,18 +120,32 @@ fn set_clocks(clocks: &ClocksImage, ctx: &RestoreContext<'_>) -> Result<(), Proc
     }
 }
 
-fn close_range(tracee: &mut Tracee<'_>, first: u32, last: u32) -> Result<(), ProcError> {
-    let args = [u64::from(first), u64::from(last), 0, 0, 0, 0];
-    tracee.syscall("close_range", libc::SYS_close_range, args)?;
+fn no_memory(process: &ProcessImage) -> ProcError {
+    ProcError::BadImage(format!(
+        "process {} shares the memory of one that is built after it",
+        process.pid()
+    ))
+}
+
+fn close_unless_shared(
+    tracee: &mut Tracee<'_>,
+    process: &ProcessImage,
+    last: u32,
+) -> Result<(), ProcError> {
+    if process.shares.files.is_none() {
+        let args = [0, u64::from(last), 0, 0, 0, 0];
+        tracee.syscall("close_range", libc::SYS_close_range, args)?;
+    }
     Ok(())
 }
 
 fn fill(
-    tracee: &mut Tracee<'_>,
+    tracees: &mut [Tracee<'_>],
     plan: &RestorePlan<'_>,
     ctx: &RestoreContext<'_>,
     progress: &dyn Progress,
 ) -> Result<(), ProcError> {
+    let image: &TreeImage = &plan.image;
     let areas = ctx
         .areas
         .iter()
@@ -103,14 +156,17 @@ fn fill(
         .map(|(&space, (_, file))| (space, Target::File(file)))
         .chain(areas)
         .collect();
-    let sink = Sink::new(tracee.pid(), &plan.image.memory, objects);
-    tracee.unpin();
+    let sink = Sink::new(image, objects);
+    tracees.iter_mut().for_each(Tracee::unpin);
     let result = plan.pages.fill(&sink, progress);
-    tracee.pin();
+    let pin = tracees.first().and_then(Tracee::choose_pin);
+    for tracee in tracees {
+        tracee.pin(pin.clone());
+    }
     result?;
     // The last page of an object may reach behind its end.
-    for object in &plan.image.objects {
-        if let Some((_, file)) = ctx.objects.get(&object.space.0) {
+    for object in &image.objects {
+        if let Some((_, file)) = ctx.objects.get(&object.space) {
             file.set_len(object.bytes)
                 .map_err(ProcError::system(format!(
                     "cut {} to its length",

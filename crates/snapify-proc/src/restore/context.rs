@@ -1,8 +1,8 @@
-//! What the kinds of kernel objects share while a process is built.
+//! What the kinds of kernel objects share while processes are built.
 
 use crate::error::ProcError;
 use crate::ids::RemoteFd;
-use crate::image::ProcessImage;
+use crate::image::TreeImage;
 use snapify_store::SpaceId;
 use snapify_sys::area::Area;
 use std::cell::RefCell;
@@ -10,17 +10,17 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Descriptors that the process under construction has inherited, by what they are. They have the same numbers here in its
+/// Descriptors that the processes under construction have inherited, by what they are. They have the same numbers here in their
 /// init and there, all above any number in the image, and are closed there when the descriptors are complete:
 /// a kind duplicates them (dup3) to where they belong, or reopens them through `/proc/self/fd/N`.
 #[derive(Debug)]
 pub struct RestoreContext<'a> {
     /// The image that is being restored.
-    pub image: &'a ProcessImage,
+    pub image: &'a TreeImage,
     pub(crate) externals: HashMap<String, RemoteFd>,
-    pub(crate) objects: HashMap<u32, (RemoteFd, File)>,
+    pub(crate) objects: HashMap<SpaceId, (RemoteFd, File)>,
     /// Objects that this init has mapped while they are filled.
-    pub(crate) areas: HashMap<u32, Area>,
+    pub(crate) areas: HashMap<SpaceId, Area>,
     pub(crate) stdio: [RemoteFd; 3],
     pub(crate) first_inherited: RemoteFd,
     pub(crate) warnings: RefCell<Vec<String>>,
@@ -90,7 +90,7 @@ impl RestoreContext<'_> {
 
     fn object_file(&self, space: SpaceId) -> Result<&(RemoteFd, File), ProcError> {
         self.objects
-            .get(&space.0)
+            .get(&space)
             .ok_or_else(|| ProcError::BadImage(format!("it has no object {}", space.0)))
     }
 }

@@ -1,10 +1,10 @@
-//! Descriptors that the process under construction inherits from its init.
+//! Descriptors that the processes under construction inherit from their init.
 
 use super::RestorePlan;
 use super::context::RestoreContext;
 use crate::error::ProcError;
 use crate::ids::RemoteFd;
-use crate::image::{Backing, ObjectImage, ProcessImage};
+use crate::image::{Backing, ObjectImage, TreeImage};
 use crate::memory::huge;
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use snapify_sys::area::Area;
@@ -20,9 +20,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 /// If there are not enough numbers, or a file cannot be made.
 pub(super) fn gather<'a>(
     plan: &RestorePlan<'_>,
-    image: &'a ProcessImage,
+    image: &'a TreeImage,
 ) -> Result<RestoreContext<'a>, ProcError> {
-    let highest = image.files.highest_fd().map_or(2, |fd| fd.0.max(2));
+    let numbers = image.processes.iter().flat_map(|p| &p.descriptors);
+    let highest = numbers.map(|d| d.fd.0).max().unwrap_or(2).max(2);
     let first = highest.saturating_add(1).max(16);
     let mut externals = HashMap::new();
     for (key, fd) in &plan.externals {
@@ -48,9 +49,9 @@ pub(super) fn gather<'a>(
         if let Backing::HugePages { .. } = object.backing {
             let area = Area::of_file(file.as_fd(), object.bytes)
                 .map_err(ProcError::system(format!("map {}", object.what)))?;
-            areas.insert(object.space.0, area);
+            areas.insert(object.space, area);
         }
-        objects.insert(object.space.0, (fd, File::from(file)));
+        objects.insert(object.space, (fd, File::from(file)));
     }
     Ok(RestoreContext {
         image,

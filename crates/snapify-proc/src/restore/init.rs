@@ -1,9 +1,9 @@
-//! What runs as pid 1 of the new namespaces: builds or launches one process, then waits for its end.
+//! What runs as pid 1 of the new namespaces: builds a tree of processes or launches one, then waits for the end.
 
 use super::launch::{self, LaunchSpec};
 use super::namespace::Inside;
 use super::protocol::{FromInit, ToInit, receive, send};
-use super::{RestorePlan, build};
+use super::{Orphans, RestorePlan, build};
 use crate::error::ProcError;
 use snapify_store::Progress;
 use snapify_sys::process;
@@ -36,8 +36,8 @@ impl Report<'_> {
     }
 }
 
-/// Restores the process of `plan` and stays with it until it ends.
-pub(super) fn restore_process(inside: Inside, plan: RestorePlan<'_>) {
+/// Restores the processes of `plan` and stays with them until the first ends.
+pub(super) fn restore_processes(inside: Inside, plan: RestorePlan<'_>) {
     let Inside {
         socket,
         mut warnings,
@@ -51,8 +51,15 @@ pub(super) fn restore_process(inside: Inside, plan: RestorePlan<'_>) {
         Err(e) => return fail(&socket, &e),
     };
     report.flush();
-    let pid = plan.image.pid;
-    let stopped = plan.image.stopped;
+    let pid = plan.image.root().pid();
+    let stopped: Vec<i32> = plan
+        .image
+        .processes
+        .iter()
+        .filter(|process| process.stopped)
+        .map(crate::image::ProcessImage::pid)
+        .collect();
+    let orphans = plan.orphans;
     drop(plan);
     close_all_but(&[2, socket.as_raw_fd(), built.pidfd.as_raw_fd()]);
     warnings.extend(built.warnings);
@@ -66,17 +73,17 @@ pub(super) fn restore_process(inside: Inside, plan: RestorePlan<'_>) {
     {
         return;
     }
-    if stopped {
+    for pid in stopped {
         // Acts as soon as the first thread goes on; all then stop again.
         let _ = process::kill(pid, libc::SIGSTOP);
     }
-    for thread in built.threads {
+    for thread in built.processes.into_iter().flatten() {
         if let Err((_, e)) = thread.detach() {
             return fail(&socket, &e);
         }
     }
     if send(&socket, &FromInit::Started, None).is_ok() {
-        attend(&socket, pid);
+        attend(&socket, pid, orphans);
     }
 }
 
@@ -103,7 +110,7 @@ pub(super) fn launch_program(inside: Inside, spec: &LaunchSpec) {
         return fail(&socket, &e);
     }
     if send(&socket, &FromInit::Started, None).is_ok() {
-        attend(&socket, pid);
+        attend(&socket, pid, Orphans::End);
     }
 }
 
@@ -115,19 +122,44 @@ fn told_to_start(socket: &OwnedFd) -> bool {
     matches!(receive::<ToInit>(socket), Ok(Some((ToInit::Start, _))))
 }
 
-/// Reaps all that ends, until process `pid` does, and reports its wait status. What is left of its children dies with this init.
-fn attend(socket: &OwnedFd, pid: i32) {
+/// Reaps all that ends, until process `pid` does, and reports its wait status. What is left of its descendants dies with this
+/// init, or goes on with it.
+fn attend(socket: &OwnedFd, pid: i32, orphans: Orphans) {
+    let mut waited_for = Some(pid);
     loop {
         match process::wait(-1, true) {
-            Ok(Some((ended, status))) if ended == pid && status.stop_signal().is_none() => {
-                let _ = send(socket, &FromInit::Ended(status.0), None);
-                return;
+            Ok(Some((ended, status)))
+                if Some(ended) == waited_for && status.stop_signal().is_none() =>
+            {
+                waited_for = None;
+                let survive = orphans == Orphans::Survive && has_children();
+                if survive {
+                    // The creator may end now.
+                    let _ = process::set_parent_death_signal(0);
+                }
+                let ended = FromInit::Ended {
+                    status: status.0,
+                    survive,
+                };
+                let _ = send(socket, &ended, None);
+                if !survive {
+                    return;
+                }
+                // Nobody is to wait for a message from here any more.
+                close_all_but(&[]);
             }
             Ok(_) => {}
-            // No children: cannot be, for `pid` is one until it is reaped here.
+            // No children are left.
             Err(_) => return,
         }
     }
+}
+
+/// Whether there are children, running or not.
+fn has_children() -> bool {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    waitid(WaitId::All, options).is_ok()
 }
 
 /// Closes what this process has inherited or made and does not need any more: the caller's connections must not be kept

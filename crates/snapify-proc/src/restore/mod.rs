@@ -1,12 +1,12 @@
-//! Building a process from its image, and launching new ones, in fresh namespaces.
+//! Building processes from their image, and launching new ones, in fresh namespaces.
 //!
 //! ```text
 //!  caller ── fork into new user + PID + mount namespaces ──> init (pid 1): tracer, reaper
-//!    │                                                         └─ clone3(set_tid) ──> the process, with its own id
+//!    │                                                         └─ clone3(set_tid) ──> the processes, with their own ids
 //!    └────── socket: progress, ready, start, exit status ──────┘
 //! ```
 //!
-//! The init dies with the thread that made it, and all in its namespaces with the init.
+//! The init dies with the thread that made it, and all in its namespaces with the init, as long as the first process runs.
 
 mod blank;
 mod build;
@@ -14,9 +14,11 @@ pub mod context;
 mod inherited;
 mod init;
 mod launch;
+mod lineage;
 mod namespace;
 mod process;
 mod protocol;
+mod skeleton;
 
 pub use context::RestoreContext;
 pub use launch::LaunchSpec;
@@ -24,15 +26,24 @@ pub use process::Restored;
 
 use crate::error::{Obstacle, ProcError};
 use crate::ids::Pid;
-use crate::image::ProcessImage;
+use crate::image::TreeImage;
 use crate::{context as process_context, files, memory, threads};
 use snapify_store::{PageFile, Progress};
 use std::os::fd::OwnedFd;
 
-/// What is needed to restore a process.
+/// What becomes of a restored tree's other processes when its first one has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Orphans {
+    /// They go on, as they would have without a snapshot.
+    Survive,
+    /// They are killed.
+    End,
+}
+
+/// What is needed to restore a tree of processes.
 pub struct RestorePlan<'a> {
-    /// The process.
-    pub image: ProcessImage,
+    /// The processes.
+    pub image: TreeImage,
     /// The contents of its pages.
     pub pages: PageFile,
     /// An open descriptor for each of the image's externals, by key.
@@ -41,21 +52,33 @@ pub struct RestorePlan<'a> {
     pub stdio: Option<[OwnedFd; 3]>,
     /// Is told of restored bytes, and can cancel.
     pub progress: &'a dyn Progress,
-    /// What its init is called in process lists.
+    /// What their init is called in process lists.
     pub init_name: String,
+    /// What becomes of the others when the first process has ended.
+    pub orphans: Orphans,
 }
+
+pub(crate) use skeleton::preflight as foresee;
 
 /// What is in the way of restoring the image on this system, found without creating any process.
 #[must_use]
-pub fn preflight(image: &ProcessImage) -> Vec<Obstacle> {
-    let mut obstacles = memory::preflight(&image.memory, &image.objects);
-    obstacles.extend(threads::restore::preflight(&image.threads));
+pub fn preflight(image: &TreeImage) -> Vec<Obstacle> {
+    let mut obstacles: Vec<Obstacle> = skeleton::preflight(image).into_iter().collect();
+    for process in &image.processes {
+        if process.shares.memory.is_none() {
+            obstacles.extend(memory::preflight(&process.memory, &image.objects));
+        }
+        obstacles.extend(threads::restore::preflight(&process.threads));
+        obstacles.extend(process_context::preflight(&process.context));
+    }
     obstacles.extend(files::preflight(&image.files));
-    obstacles.extend(process_context::preflight(&image.context));
+    // Processes of one program need the same.
+    let mut told = std::collections::HashSet::new();
+    obstacles.retain(|obstacle| told.insert(obstacle.to_string()));
     obstacles
 }
 
-/// Restores a process in fresh namespaces. Returns when it is complete and stopped; [`Restored::start`] lets it go.
+/// Restores a tree of processes in fresh namespaces. Returns when it is complete and stopped; [`Restored::start`] lets it go.
 ///
 /// The caller should have one thread only, and that thread must outlive the process.
 ///
@@ -64,9 +87,9 @@ pub fn preflight(image: &ProcessImage) -> Vec<Obstacle> {
 /// namespaces, of which then nothing is left.
 pub fn restore(plan: RestorePlan<'_>) -> Result<Restored, ProcError> {
     plan.image.validate()?;
-    let pid = Pid(plan.image.pid);
+    let pid = Pid(plan.image.root().pid());
     let mut obstacles = preflight(&plan.image);
-    for external in &plan.image.externals {
+    for external in plan.image.processes.iter().flat_map(|p| &p.externals) {
         if !plan.externals.iter().any(|(key, _)| *key == external.key) {
             obstacles.push(Obstacle::new(
                 format!("external {:?}", external.key),
@@ -81,7 +104,7 @@ pub fn restore(plan: RestorePlan<'_>) -> Result<Restored, ProcError> {
     let name = plan.init_name.clone();
     let ipc = plan.image.ipc.namespace;
     let init = namespace::spawn(&name, ipc, move |inside| {
-        init::restore_process(inside, plan)
+        init::restore_processes(inside, plan)
     })?;
     Restored::when_ready(init, pid, progress)
 }

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// A restored or launched process. Dropping it before [`Self::wait`] has returned kills the process and all others in its namespaces.
+/// A restored or launched process, the first of its tree. Dropping it before [`Self::wait`] has returned kills the process and all others in its namespaces.
 #[derive(Debug)]
 pub struct Restored {
     init: Init,
@@ -129,8 +129,10 @@ impl Restored {
 
     fn take_end(&mut self) -> Result<ExitStatus, ProcError> {
         let status = match receive(&self.init.socket) {
-            Ok(Some((FromInit::Ended(status), _))) => {
-                end(&self.init);
+            Ok(Some((FromInit::Ended { status, survive }, _))) => {
+                if !survive {
+                    end(&self.init);
+                }
                 ExitStatus::from_raw(status)
             }
             // The init was killed, and the process with it.

@@ -37,8 +37,13 @@ pub(crate) enum FromInit {
     },
     /// The process runs.
     Started,
-    /// The process has ended, with this wait status.
-    Ended(i32),
+    /// The process has ended.
+    Ended {
+        /// With this wait status.
+        status: i32,
+        /// Whether the init goes on, because others of its namespace do.
+        survive: bool,
+    },
 }
 
 impl FromInit {

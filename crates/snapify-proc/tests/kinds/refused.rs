@@ -22,8 +22,6 @@ const KINDS: &[(&str, &str)] = &[
     ("renamed", "this name leads to something else by now"),
     ("rmdir", "working directory"),
     ("other-process", "it is about another process"),
-    ("child", "(refused)"),
-    ("zombie", "(refused, ended)"),
     ("seccomp", "restricted by seccomp"),
     (
         "thread-credentials",

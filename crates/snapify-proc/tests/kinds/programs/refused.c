@@ -74,17 +74,6 @@ static int set_up(const char *kind) {
     }
     if (is(kind, "rmdir")) return mkdir("gone", 0700) ?: chdir("gone") ?: rmdir("../gone");
     if (is(kind, "other-process")) return open("/proc/1/status", O_RDONLY);
-    if (is(kind, "child")) {
-        int child = fork();
-        if (child == 0) { pause(); _exit(0); }
-        return child;
-    }
-    if (is(kind, "zombie")) {
-        int child = fork();
-        if (child == 0) _exit(0);
-        siginfo_t info;
-        return waitid(P_PID, child, &info, WEXITED | WNOWAIT);
-    }
     if (is(kind, "seccomp")) {
         struct sock_filter allow = {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW};
         struct sock_fprog filter = {1, &allow};
@@ -124,7 +113,6 @@ int main(int argc, char **argv) {
         return 0;
     }
     pause_here();
-    if (fd > 2 && !is(argv[1], "child")) EXPECT(fcntl(fd, F_GETFD) != -1);
-    if (is(argv[1], "child")) kill(fd, SIGKILL);
+    if (fd > 2) EXPECT(fcntl(fd, F_GETFD) != -1);
     return finish();
 }

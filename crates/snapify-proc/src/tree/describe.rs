@@ -1,0 +1,318 @@
+//! Describing a frozen tree.
+
+use super::{Described, Frozen, shares};
+use crate::capture::{CaptureContext, Gathered};
+use crate::check;
+use crate::error::ProcError;
+use crate::external::External;
+use crate::files::survey::Subject;
+use crate::freeze::FrozenProcess;
+use crate::ids::{Pid, Tid};
+use crate::image::{EndedProcess, IMAGE_VERSION, Kin, ProcessImage, Shares, TreeImage};
+use crate::ipc::IpcImage;
+use crate::memory::{self, MemoryImage, Ranges};
+use crate::procfs::ProcDir;
+use crate::procfs::maps::Mapping;
+use crate::procfs::status::Status;
+use crate::{clocks, context, files, ipc, restore, signals, threads, timers};
+use snapify_store::SpaceId;
+use std::collections::{HashMap, HashSet};
+
+/// A process as /proc shows it before the first remote call.
+struct Seen {
+    pid: Pid,
+    proc: ProcDir,
+    status: Status,
+    maps: Vec<Mapping>,
+    threads: Vec<(Tid, Tid)>,
+    kin: Kin,
+    /// Indices of those that it shares memory, files, directory and handlers with.
+    shares: [Option<usize>; 4],
+}
+
+pub(super) fn describe(
+    frozen: &mut Frozen,
+    externals: &[External],
+) -> Result<(TreeImage, Described), ProcError> {
+    let relations = Relations::find(frozen)?;
+    frozen
+        .processes
+        .sort_by_key(|process| relations.place(process.pid));
+    let pids: Vec<Pid> = frozen.processes().collect();
+    let shares = shares::find(&pids).map_err(ProcError::system("compare processes"))?;
+    let mut seen = Vec::with_capacity(pids.len());
+    for (process, shares) in frozen.processes.iter().zip(shares) {
+        seen.push(Seen::look(process, &relations, shares)?);
+    }
+    let members: HashMap<Pid, Pid> = relations.members();
+    let gathered = Gathered::new(seen.iter().map(|s| (s.pid, Pid(s.kin.pid))));
+
+    let subjects: Vec<Subject<'_>> = seen
+        .iter()
+        .filter(|process| process.shares[1].is_none())
+        .map(|process| Subject {
+            proc: &process.proc,
+            inner_pid: Pid(process.kin.pid),
+        })
+        .collect();
+    // Before the memory: a removed file that is open and mapped is read through its descriptor.
+    let files::Tables { tables, files } = files::capture(&subjects, members, externals, &gathered)?;
+    let mut tables = tables.into_iter();
+
+    let mut attached = ipc::Attached::default();
+    let mut processes = Vec::with_capacity(seen.len());
+    let mut memories = Vec::with_capacity(seen.len());
+    for (index, (process, frozen)) in seen.iter().zip(&mut frozen.processes).enumerate() {
+        let ctx = CaptureContext {
+            pid: process.pid,
+            proc: &process.proc,
+            status: &process.status,
+            maps: &process.maps,
+            threads: &process.threads,
+            externals,
+            gathered: &gathered,
+        };
+        for obstacle in check::frozen(&ctx, |pid| relations.contains(pid))? {
+            ctx.refuse(obstacle);
+        }
+        let space = SpaceId(index as u32);
+        let shares = shares::image(process.shares, |other| seen[other].kin.pid);
+        let (image, ranges) =
+            describe_one(&ctx, frozen, process.kin, shares, space, &mut attached)?;
+        let descriptors = match shares.files {
+            None => tables.next().unwrap_or_default(),
+            Some(_) => Vec::new(),
+        };
+        processes.push(ProcessImage {
+            descriptors,
+            externals: if index == 0 {
+                externals.to_vec()
+            } else {
+                Vec::new()
+            },
+            ..image
+        });
+        memories.push(ranges.map(|ranges| (space, ranges)));
+    }
+    let ipc = system_v(
+        &seen[0],
+        &mut frozen.processes[0],
+        relations.ids(),
+        &gathered,
+        attached,
+    )?;
+    let ipc = IpcImage {
+        namespace: ipc.namespace || !files.queues.is_empty(),
+        ..ipc
+    };
+    let (objects, obstacles) = gathered.finish();
+    let mut image = TreeImage {
+        version: IMAGE_VERSION,
+        processes,
+        ended: relations.ended,
+        files,
+        ipc,
+        objects: Vec::new(),
+    };
+    let mut obstacles = obstacles;
+    obstacles.extend(restore::foresee(&image));
+    if !obstacles.is_empty() {
+        return Err(ProcError::Unsupported {
+            pid: frozen.pid(),
+            obstacles,
+        });
+    }
+    image.objects = objects.images.clone();
+    Ok((image, Described { memories, objects }))
+}
+
+fn describe_one(
+    ctx: &CaptureContext<'_>,
+    frozen: &mut FrozenProcess,
+    kin: Kin,
+    shares: Shares,
+    space: SpaceId,
+    attached: &mut ipc::Attached,
+) -> Result<(ProcessImage, Option<Ranges>), ProcError> {
+    let stopped = frozen.group_stopped;
+    let instruction = memory::syscall_instruction(ctx.pid, ctx.maps)?;
+    frozen.with_tracee(instruction, |tracee, frozen| {
+        let mut images = Vec::with_capacity(frozen.len());
+        for thread in frozen {
+            images.push(threads::capture::capture(tracee, ctx.proc, thread)?);
+        }
+        images[0].extended_permission = threads::capture::extended_permission(tracee)?;
+        let signals = signals::capture(tracee, ctx)?;
+        let timers = timers::capture(tracee, ctx)?;
+        let mut context = context::capture(tracee, ctx)?;
+        if space == SpaceId(0) {
+            context.clocks = Some(clocks::capture(tracee)?);
+        }
+        let (memory, ranges) = match shares.memory {
+            None => {
+                attached.add(tracee, ctx)?;
+                let (memory, ranges) = memory::capture(tracee, ctx, space)?;
+                (memory, Some(ranges))
+            }
+            Some(_) => (MemoryImage::shared(), None),
+        };
+        let image = ProcessImage {
+            kin,
+            stopped,
+            shares,
+            threads: images,
+            memory,
+            descriptors: Vec::new(),
+            signals,
+            timers,
+            context,
+            externals: Vec::new(),
+        };
+        Ok((image, ranges))
+    })
+}
+
+/// The System V objects of all, looked at by one of them.
+fn system_v(
+    process: &Seen,
+    frozen: &mut FrozenProcess,
+    members: Vec<i32>,
+    gathered: &Gathered,
+    attached: ipc::Attached,
+) -> Result<IpcImage, ProcError> {
+    let ctx = CaptureContext {
+        pid: process.pid,
+        proc: &process.proc,
+        status: &process.status,
+        maps: &process.maps,
+        threads: &process.threads,
+        externals: &[],
+        gathered,
+    };
+    let instruction = memory::syscall_instruction(ctx.pid, ctx.maps)?;
+    frozen.with_tracee(instruction, |tracee, _| {
+        ipc::capture(tracee, &ctx, members, attached)
+    })
+}
+
+impl Seen {
+    fn look(
+        process: &FrozenProcess,
+        relations: &Relations,
+        shares: [Option<usize>; 4],
+    ) -> Result<Self, ProcError> {
+        let proc = ProcDir::open(process.pid)?;
+        Ok(Self {
+            pid: process.pid,
+            status: proc.status()?,
+            maps: proc.smaps()?,
+            threads: process.threads.iter().map(|t| (t.tid, t.inner)).collect(),
+            kin: relations.kin(process.pid)?,
+            shares,
+            proc,
+        })
+    }
+}
+
+/// Who is whose child, and which ids are the tree's own.
+struct Relations {
+    /// In an order in which parents come before children.
+    order: Vec<Pid>,
+    kin: HashMap<Pid, Kin>,
+    ended: Vec<EndedProcess>,
+    /// As we see them, and as they see themselves.
+    inner: HashMap<Pid, Pid>,
+}
+
+impl Relations {
+    fn find(frozen: &Frozen) -> Result<Self, ProcError> {
+        let mut statuses = HashMap::new();
+        for pid in frozen.processes().chain(frozen.ended.iter().copied()) {
+            statuses.insert(pid, ProcDir::open(pid)?.status()?);
+        }
+        let inner: HashMap<Pid, Pid> = statuses
+            .iter()
+            .map(|(&pid, status)| (pid, status.inner_tgid()))
+            .collect();
+        let ids: HashSet<i32> = inner.values().map(|pid| pid.0).collect();
+        let mut kin = HashMap::new();
+        let mut children: HashMap<Option<Pid>, Vec<Pid>> = HashMap::new();
+        for pid in frozen.processes().chain(frozen.ended.iter().copied()) {
+            let status = &statuses[&pid];
+            let parent = Some(status.parent).filter(|parent| inner.contains_key(parent));
+            children.entry(parent).or_default().push(pid);
+            let stat = ProcDir::open(pid)?.stat()?;
+            let relation = Kin {
+                pid: inner[&pid].0,
+                parent: parent.map_or(0, |parent| inner[&parent].0),
+                group: own_id(&status.ns_pgrp, &ids),
+                session: own_id(&status.ns_session, &ids),
+                exit_signal: stat.exit_signal.max(0),
+            };
+            kin.insert(pid, relation);
+        }
+        let mut order = Vec::with_capacity(kin.len());
+        let mut waiting: Vec<Pid> = children.remove(&None).unwrap_or_default();
+        // The process that was asked for comes first, whatever others its namespace's init has adopted.
+        waiting.sort_by_key(|&pid| pid != frozen.pid());
+        waiting.reverse();
+        while let Some(pid) = waiting.pop() {
+            order.push(pid);
+            let mut next = children.remove(&Some(pid)).unwrap_or_default();
+            next.reverse();
+            waiting.extend(next);
+        }
+        let mut ended = Vec::with_capacity(frozen.ended.len());
+        for &pid in order.iter().filter(|pid| frozen.ended.contains(pid)) {
+            ended.push(EndedProcess {
+                kin: kin[&pid],
+                status: ProcDir::open(pid)?.stat()?.exit_code,
+            });
+        }
+        Ok(Self {
+            order,
+            kin,
+            ended,
+            inner,
+        })
+    }
+
+    fn place(&self, pid: Pid) -> usize {
+        let place = self.order.iter().position(|&other| other == pid);
+        place.unwrap_or(usize::MAX)
+    }
+
+    fn kin(&self, pid: Pid) -> Result<Kin, ProcError> {
+        self.kin.get(&pid).copied().ok_or(ProcError::Died {
+            pid,
+            during: "its description",
+        })
+    }
+
+    fn contains(&self, pid: Pid) -> bool {
+        self.inner.contains_key(&pid)
+    }
+
+    /// The ids that the processes have for themselves.
+    fn ids(&self) -> Vec<i32> {
+        self.inner.values().map(|pid| pid.0).collect()
+    }
+
+    fn members(&self) -> HashMap<Pid, Pid> {
+        self.inner.clone()
+    }
+}
+
+/// The id of a group or session as the processes see it, if it is one of `ids`, or its leader has ended and nobody else
+/// can have it: then it can be given again. Otherwise 0.
+fn own_id(levels: &[i32], ids: &HashSet<i32>) -> i32 {
+    let (Some(&outer), Some(&inner)) = (levels.first(), levels.last()) else {
+        return 0;
+    };
+    let leader_is_gone = || ProcDir::open(Pid(outer)).is_err();
+    if inner > 1 && (ids.contains(&inner) || leader_is_gone()) {
+        inner
+    } else {
+        0
+    }
+}

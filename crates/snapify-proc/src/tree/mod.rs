@@ -1,0 +1,239 @@
+//! A process with all its descendants, stopped and described as one consistent state: everything is stopped before
+//! anything is read.
+
+mod describe;
+mod find;
+mod shares;
+
+pub(crate) use find::{Member, find};
+
+use crate::capture::Objects;
+use crate::error::{Obstacle, ProcError};
+use crate::external::External;
+use crate::freeze::FrozenProcess;
+use crate::ids::{Pid, Tid};
+use crate::image::TreeImage;
+use crate::memory::{self, Ranges, SavedMemory};
+use snapify_store::{PageFileSummary, Progress, SpaceId};
+use snapify_sys::process;
+use std::collections::HashSet;
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+/// How long a tree may go on making new processes while it is being stopped.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A process and all its descendants, all of whose threads are stopped. Dropping it lets them go on, unharmed.
+///
+/// All work must be done by the thread that made it: the kernel takes ptrace requests from no other.
+#[derive(Debug)]
+pub struct Frozen {
+    /// Parents before their children.
+    processes: Vec<FrozenProcess>,
+    /// Processes that have ended, and that their parents have not waited for.
+    ended: Vec<Pid>,
+    described: Option<Described>,
+}
+
+#[derive(Debug)]
+struct Described {
+    /// Of each process: its page space and what of its memory is saved; none if the memory is another's.
+    memories: Vec<Option<(SpaceId, Ranges)>>,
+    objects: Objects,
+}
+
+impl Frozen {
+    /// Stops all threads of process `pid` and of all its descendants.
+    ///
+    /// # Errors
+    /// If there is no such process, one belongs to someone else or is traced already, a thread does not stop, or one runs 32-bit
+    /// code; or if new processes are made faster than they can be stopped. All then go on as if nothing had been tried.
+    pub fn freeze(pid: Pid) -> Result<Self, ProcError> {
+        let mut frozen = Self {
+            processes: vec![FrozenProcess::freeze(pid)?],
+            ended: Vec::new(),
+            described: None,
+        };
+        frozen.stop_descendants(pid)?;
+        Ok(frozen)
+    }
+
+    /// Stops processes until there are no new ones: one that has not been stopped yet may fork, and one that ends may leave
+    /// its children to another.
+    fn stop_descendants(&mut self, root: Pid) -> Result<(), ProcError> {
+        let begin = Instant::now();
+        let mut known = HashSet::from([root]);
+        loop {
+            let mut news = false;
+            for member in find(root)? {
+                if known.contains(&member.pid()) {
+                    continue;
+                }
+                news = true;
+                match member {
+                    Member::Ended(pid) => {
+                        known.insert(pid);
+                        self.ended.push(pid);
+                    }
+                    Member::Living(pid) => match FrozenProcess::freeze(pid) {
+                        Ok(process) => {
+                            known.insert(pid);
+                            self.processes.push(process);
+                        }
+                        // It has ended meanwhile: the next look tells whether it is still to be waited for.
+                        Err(_) if has_ended(pid) => {}
+                        Err(e) => return Err(e),
+                    },
+                }
+            }
+            if !news {
+                break;
+            }
+            if begin.elapsed() > PATIENCE {
+                let why = format!(
+                    "it and its descendants go on making processes; after {} s they are not all stopped",
+                    PATIENCE.as_secs()
+                );
+                return Err(ProcError::Unsupported {
+                    pid: root,
+                    obstacles: vec![Obstacle::new(format!("process {root}"), why)],
+                });
+            }
+        }
+        // Those that have ended since they were found, because they were killed, or reaped before all was stopped.
+        self.ended.retain(|&pid| has_ended(pid) && exists(pid));
+        Ok(())
+    }
+
+    /// The process that was asked for, as this process sees it.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        self.processes[0].pid
+    }
+
+    /// All processes of the tree as this process sees them, the one that was asked for first.
+    pub fn processes(&self) -> impl Iterator<Item = Pid> {
+        self.processes.iter().map(|process| process.pid)
+    }
+
+    /// All threads as this process sees them.
+    pub fn threads(&self) -> impl Iterator<Item = Tid> {
+        self.processes
+            .iter()
+            .flat_map(|process| process.threads.iter().map(|thread| thread.tid))
+    }
+
+    /// Describes the processes. Objects in `externals`, which are those of the first process, are recorded, not saved.
+    ///
+    /// # Errors
+    /// [`ProcError::Unsupported`] with everything that stands in the way; [`ProcError::Died`] if one is killed
+    /// meanwhile. Otherwise all stay frozen.
+    pub fn describe(&mut self, externals: &[External]) -> Result<TreeImage, ProcError> {
+        match describe::describe(self, externals) {
+            Ok((image, described)) => {
+                self.described = Some(described);
+                Ok(image)
+            }
+            Err(error) => Err(self.death(error, "its description")),
+        }
+    }
+
+    /// How long each of `count` remote system calls (getppid) takes in the first process: the unit of cost of saving and
+    /// restoring.
+    ///
+    /// # Errors
+    /// As [`Self::describe`].
+    pub fn time_remote_calls(&mut self, count: usize) -> Result<Vec<Duration>, ProcError> {
+        self.processes[0].time_remote_calls(count)
+    }
+
+    /// Writes the pages of the processes, as described, to `out`; `name` is for error messages.
+    ///
+    /// # Errors
+    /// [`ProcError::Store`] if writing fails or `progress` cancels.
+    ///
+    /// # Panics
+    /// If the processes were not described before.
+    pub fn save_pages(
+        &self,
+        out: File,
+        name: &str,
+        progress: &dyn Progress,
+    ) -> Result<PageFileSummary, ProcError> {
+        let described = self
+            .described
+            .as_ref()
+            .expect("describe() comes before save_pages()");
+        let mut memories = Vec::new();
+        for (process, memory) in self.processes.iter().zip(&described.memories) {
+            if let Some((space, ranges)) = memory {
+                memories.push(SavedMemory {
+                    pid: process.pid,
+                    proc: &process.proc,
+                    space: *space,
+                    ranges,
+                });
+            }
+        }
+        let result = memory::save(&memories, &described.objects, out, name, progress);
+        result.map_err(|error| self.death(error, "the saving of its pages"))
+    }
+
+    /// A process that is killed makes any call on it fail, in many ways: they all mean this.
+    fn death(&self, error: ProcError, during: &'static str) -> ProcError {
+        if matches!(error, ProcError::Cancelled) {
+            return error;
+        }
+        match self.processes.iter().find(|p| has_ended(p.pid)) {
+            Some(process) => ProcError::Died {
+                pid: process.pid,
+                during,
+            },
+            None => error,
+        }
+    }
+
+    /// Lets the processes go on, as dropping does, but tells of errors.
+    ///
+    /// # Errors
+    /// If a thread could not be let go because it was killed meanwhile.
+    pub fn thaw(mut self) -> Result<(), ProcError> {
+        // All of them, whatever happens to one.
+        let results: Vec<_> = self
+            .processes
+            .iter_mut()
+            .map(FrozenProcess::let_go)
+            .collect();
+        results.into_iter().collect()
+    }
+
+    /// Kills the processes and waits until all their threads are gone from the kernel's tables (the first process itself stays
+    /// a zombie until its parent takes note).
+    ///
+    /// # Errors
+    /// If the signal cannot be sent.
+    pub fn kill(mut self) -> Result<(), ProcError> {
+        // All are killed before any can notice the end of another.
+        for process in &self.processes {
+            process::kill(process.pid.0, libc::SIGKILL)
+                .map_err(ProcError::system(format!("kill process {}", process.pid)))?;
+        }
+        // Children first: they then are their parents' zombies for a moment only.
+        self.processes
+            .iter_mut()
+            .rev()
+            .for_each(FrozenProcess::await_end);
+        Ok(())
+    }
+}
+
+/// Whether the process is a zombie or gone.
+fn has_ended(pid: Pid) -> bool {
+    crate::procfs::ProcDir::open(pid)
+        .and_then(|proc| proc.status())
+        .map_or(true, |status| status.is_dead())
+}
+
+fn exists(pid: Pid) -> bool {
+    crate::procfs::ProcDir::open(pid).is_ok()
+}

@@ -1,0 +1,41 @@
+//! Trees of processes, end to end: a C program starts others; all are saved, go on unharmed; are killed; are
+//! restored from what was saved; and find each other as they were. Twice over. As root and as an ordinary user.
+
+#[allow(dead_code)]
+#[path = "../kinds/stage.rs"]
+mod stage;
+
+use stage::{Stage, User};
+
+/// Runs a program of `programs/` through all of it.
+fn survives(program: &str) {
+    for user in User::all() {
+        let stage = Stage::of("trees", program, user);
+        let original = stage.start();
+        stage.save(original.pid(), "first", false);
+        original.go_on_and_be_fine();
+
+        let original = stage.start();
+        stage.save(original.pid(), "second", true);
+        original.expect_killed();
+        let restored = stage.restore("second");
+        stage.save(restored.pid(), "third", true);
+        restored.expect_killed();
+        stage.restore("third").go_on_and_be_fine();
+    }
+}
+
+#[test]
+fn relations() {
+    survives("relations");
+}
+
+#[test]
+fn sharing() {
+    survives("sharing");
+}
+
+#[test]
+fn pipelines() {
+    survives("pipelines");
+}
