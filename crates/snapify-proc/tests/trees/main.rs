@@ -39,3 +39,8 @@ fn sharing() {
 fn pipelines() {
     survives("pipelines");
 }
+
+#[test]
+fn stopped() {
+    survives("stopped");
+}
