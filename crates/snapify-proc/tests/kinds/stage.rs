@@ -424,7 +424,18 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // A restored program dies with its engine, but not at the same moment: what it has is free when it is gone.
+        let program = rustix::process::Pid::from_raw(self.pid).and_then(|pid| {
+            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+        });
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if let Some(program) = program {
+            let mut ends = [rustix::event::PollFd::new(
+                &program,
+                rustix::event::PollFlags::IN,
+            )];
+            let _ = rustix::event::poll(&mut ends, None);
+        }
     }
 }
