@@ -10,6 +10,7 @@
 //!   to use it: a new object shows no user, and the process that made it may have ended.
 //! - What a stranger uses *as well* is an obstacle, for the restored program would have a copy of its own.
 
+use super::undo::{self, Adjustment};
 use super::{IpcImage, Label, MessageImage, QueueImage, SegmentImage, SetImage};
 use crate::abi::Pod;
 use crate::capture::CaptureContext;
@@ -25,9 +26,14 @@ use std::collections::BTreeMap;
 /// Permission bits of a mode.
 const PERMISSION_BITS: u32 = 0o777;
 
-/// The segments that processes have attached, by id.
+/// Which objects processes are known to use.
 #[derive(Debug, Default)]
-pub(crate) struct Attached(BTreeMap<i32, Attachments>);
+pub(crate) struct Uses {
+    /// The segments that they have attached, by id.
+    attached: BTreeMap<i32, Attachments>,
+    /// What they take back from semaphores when they end, by id of the set.
+    adjustments: BTreeMap<i32, Vec<Adjustment>>,
+}
 
 #[derive(Debug, Default)]
 struct Attachments {
@@ -37,12 +43,12 @@ struct Attachments {
     segment: Option<(SpaceId, Option<u64>)>,
 }
 
-impl Attached {
-    /// Adds the mappings of a process, and notes the contents of what it is the first to have.
+impl Uses {
+    /// Adds the segments in the memory of a process; notes the contents of those that it is the first to have attached.
     ///
     /// # Errors
     /// If the process is killed.
-    pub(crate) fn add(
+    pub(crate) fn add_memory(
         &mut self,
         tracee: &mut Tracee<'_>,
         ctx: &CaptureContext<'_>,
@@ -54,7 +60,7 @@ impl Attached {
             }
         }
         for (id, mappings) in by_id {
-            let attachments = self.0.entry(id).or_default();
+            let attachments = self.attached.entry(id).or_default();
             attachments.count += mappings.len() as u64;
             if attachments.segment.is_some() {
                 continue;
@@ -70,6 +76,63 @@ impl Attached {
         }
         Ok(())
     }
+
+    /// Adds what a process takes back from semaphores.
+    ///
+    /// # Errors
+    /// If the process is killed.
+    pub(crate) fn add_adjustments(
+        &mut self,
+        tracee: &mut Tracee<'_>,
+        ctx: &CaptureContext<'_>,
+    ) -> Result<(), ProcError> {
+        let user = ctx.status.uid.effective;
+        for (id, status) in all_sets(tracee)? {
+            let permissions = &status.permissions;
+            let strange = permissions.uid != user && permissions.cuid != user;
+            // On a set that nobody has operated on there is nothing to be taken back.
+            if strange || status.operated_at == 0 {
+                continue;
+            }
+            let pid = ctx.status.inner_tgid().0;
+            let found = values(tracee, id, status.semaphores)
+                .and_then(|values| undo::find(tracee, pid, id, &values));
+            match found {
+                Ok(found) if found.is_empty() => {}
+                Ok(found) => self.adjustments.entry(id).or_default().extend(found),
+                Err(e) if e.errno().is_none() => return Err(e),
+                Err(e) => tracing::debug!("semaphore set {id}: {e}"),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn all_sets(tracee: &mut Tracee<'_>) -> Result<Vec<(i32, SetStatus)>, ProcError> {
+    list(
+        tracee,
+        "semctl",
+        |cmd, id, buffer| (libc::SYS_semctl, [id, 0, cmd as u64, buffer, 0, 0]),
+        (ipc::SEM_INFO, 7 * size_of::<i32>() as u64),
+        ipc::SEM_STAT_ANY,
+    )
+}
+
+/// The values of a set.
+fn values(tracee: &mut Tracee<'_>, set: i32, count: u64) -> Result<Vec<u16>, ProcError> {
+    let scratch = tracee.scratch();
+    if count * 2 > scratch.len {
+        return Err(ProcError::System {
+            what: format!("read {count} values"),
+            source: std::io::Error::from_raw_os_error(libc::E2BIG),
+        });
+    }
+    let args = [set as u64, 0, ipc::SEM_GET_ALL as u64, scratch.addr.0, 0, 0];
+    tracee.syscall("semctl(GETALL)", libc::SYS_semctl, args)?;
+    let mut bytes = vec![0; count as usize * 2];
+    tracee.read(scratch.addr, &mut bytes)?;
+    let value = |pair: &[u8]| u16::from_ne_bytes([pair[0], pair[1]]);
+    Ok(bytes.chunks_exact(2).map(value).collect())
 }
 
 fn content(
@@ -86,7 +149,7 @@ fn content(
 }
 
 /// Saves the objects of the program, by one of its processes. `members` are the ids that its processes have for
-/// themselves, `attached` what all of them have attached.
+/// themselves, `uses` what all of them are known to use.
 ///
 /// # Errors
 /// If the process is killed.
@@ -94,7 +157,7 @@ pub(crate) fn capture(
     tracee: &mut Tracee<'_>,
     ctx: &CaptureContext<'_>,
     members: Vec<i32>,
-    attached: Attached,
+    uses: Uses,
 ) -> Result<IpcImage, ProcError> {
     let elsewhere = in_another_namespace(ctx)?;
     let mut survey = Survey {
@@ -105,8 +168,8 @@ pub(crate) fn capture(
         born: born(ctx),
     };
     let mut image = IpcImage::default();
-    survey.segments(tracee, attached, &mut image)?;
-    survey.sets(tracee, &mut image)?;
+    survey.segments(tracee, uses.attached, &mut image)?;
+    survey.sets(tracee, uses.adjustments, &mut image)?;
     survey.queues(tracee, &mut image)?;
     let none = image.segments.is_empty() && image.sets.is_empty() && image.queues.is_empty();
     image.namespace = elsewhere || !none;
@@ -202,7 +265,7 @@ impl Survey<'_> {
     fn segments(
         &mut self,
         tracee: &mut Tracee<'_>,
-        mut attached: Attached,
+        mut attached: BTreeMap<i32, Attachments>,
         image: &mut IpcImage,
     ) -> Result<(), ProcError> {
         let all: Vec<(i32, SegmentStatus)> = list(
@@ -213,7 +276,7 @@ impl Survey<'_> {
             ipc::SHM_STAT_ANY,
         )?;
         for (id, status) in all {
-            let ours = attached.0.remove(&id).unwrap_or_default();
+            let ours = attached.remove(&id).unwrap_or_default();
             let strangers = status.attached > ours.count;
             if ours.count > 0 && strangers {
                 let why = "a process that is not saved has it attached, too";
@@ -250,24 +313,23 @@ impl Survey<'_> {
             }
         }
         // Attached in an IPC namespace that the program has left.
-        for (id, _) in attached.0 {
+        for (id, _) in attached {
             let why = "it is attached, but not to be found in the program's IPC namespace";
             self.refuse("shared memory segment", id, why);
         }
         Ok(())
     }
 
-    fn sets(&mut self, tracee: &mut Tracee<'_>, image: &mut IpcImage) -> Result<(), ProcError> {
-        let all: Vec<(i32, SetStatus)> = list(
-            tracee,
-            "semctl",
-            |cmd, id, buffer| (libc::SYS_semctl, [id, 0, cmd as u64, buffer, 0, 0]),
-            (ipc::SEM_INFO, 7 * size_of::<i32>() as u64),
-            ipc::SEM_STAT_ANY,
-        )?;
-        for (id, status) in all {
+    fn sets(
+        &mut self,
+        tracee: &mut Tracee<'_>,
+        mut adjustments: BTreeMap<i32, Vec<Adjustment>>,
+        image: &mut IpcImage,
+    ) -> Result<(), ProcError> {
+        for (id, status) in all_sets(tracee)? {
             let what = "semaphore set";
-            let mut users = Vec::new();
+            let adjustments = adjustments.remove(&id).unwrap_or_default();
+            let mut users: Vec<i32> = adjustments.iter().map(|a| a.pid).collect();
             if !self.elsewhere {
                 for number in 0..status.semaphores {
                     let args = [id as u64, number, ipc::SEM_GET_PID as u64, 0, 0, 0];
@@ -289,22 +351,12 @@ impl Survey<'_> {
                     continue;
                 }
             }
-            let scratch = tracee.scratch();
-            if status.semaphores * 2 > scratch.len {
-                self.refuse(what, id, format!("it has {} semaphores", status.semaphores));
-                continue;
-            }
-            let args = [id as u64, 0, ipc::SEM_GET_ALL as u64, scratch.addr.0, 0, 0];
-            match tracee.syscall("semctl(GETALL)", libc::SYS_semctl, args) {
-                Ok(_) => {
-                    let mut bytes = vec![0; status.semaphores as usize * 2];
-                    tracee.read(scratch.addr, &mut bytes)?;
-                    let value = |pair: &[u8]| u16::from_ne_bytes([pair[0], pair[1]]);
-                    image.sets.push(SetImage {
-                        label: label(id, &status.permissions),
-                        values: bytes.chunks_exact(2).map(value).collect(),
-                    });
-                }
+            match values(tracee, id, status.semaphores) {
+                Ok(values) => image.sets.push(SetImage {
+                    label: label(id, &status.permissions),
+                    values,
+                    adjustments,
+                }),
                 Err(e) => self.unreadable(what, id, e)?,
             }
         }

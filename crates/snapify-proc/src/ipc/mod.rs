@@ -9,15 +9,17 @@
 
 pub mod capture;
 pub mod restore;
+pub mod undo;
 
-pub(crate) use capture::{Attached, capture};
-pub(crate) use restore::{finish, make};
+pub(crate) use capture::{Uses, capture};
+pub(crate) use restore::{adjust, finish, make};
 
 use crate::error::ProcError;
 use crate::image::hex::HexBytes;
 use serde::{Deserialize, Serialize};
 use snapify_store::SpaceId;
 use std::collections::HashSet;
+use undo::Adjustment;
 
 /// The System V objects that go with a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +83,9 @@ pub struct SetImage {
     pub label: Label,
     /// The value of each.
     pub values: Vec<u16>,
+    /// What processes take back when they end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub adjustments: Vec<Adjustment>,
 }
 
 /// A message queue.
@@ -150,7 +155,12 @@ impl IpcImage {
         }
         for set in &self.sets {
             let values_fine = set.values.iter().all(|&value| value <= MOST_VALUE);
-            if set.values.is_empty() || set.values.len() > MOST_SEMAPHORES || !values_fine {
+            let adjustments_fine = set
+                .adjustments
+                .iter()
+                .all(|a| usize::from(a.semaphore) < set.values.len() && a.is_sound());
+            let count_fine = (1..=MOST_SEMAPHORES).contains(&set.values.len());
+            if !count_fine || !values_fine || !adjustments_fine {
                 return bad("set of semaphores", set.label.id);
             }
         }
@@ -197,6 +207,11 @@ mod tests {
             sets: vec![SetImage {
                 label: label(1),
                 values: vec![1, 2],
+                adjustments: vec![Adjustment {
+                    pid: 5,
+                    semaphore: 1,
+                    by: -3,
+                }],
             }],
             queues: vec![QueueImage {
                 label: label(1),
@@ -232,6 +247,8 @@ mod tests {
         refused(&|i| i.segments.push(i.segments[0].clone()));
         refused(&|i| i.sets[0].values.clear());
         refused(&|i| i.sets[0].values[1] = 40000);
+        refused(&|i| i.sets[0].adjustments[0].semaphore = 2);
+        refused(&|i| i.sets[0].adjustments[0].by = 40000);
         refused(&|i| i.queues[0].messages[0].kind = 0);
     }
 }

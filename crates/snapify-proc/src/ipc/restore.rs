@@ -1,7 +1,8 @@
 //! Making System V objects again, in the init of a fresh IPC namespace, under the ids that they had.
 
-use super::{IpcImage, Label};
+use super::{IpcImage, Label, undo};
 use crate::error::ProcError;
+use crate::remote::Tracee;
 use snapify_store::SpaceId;
 use snapify_sys::area::Area;
 use snapify_sys::ipc::{self, Permissions, QueueStatus, SegmentStatus, SetStatus};
@@ -98,6 +99,17 @@ pub(crate) fn finish(image: &IpcImage) -> Result<(), ProcError> {
         )))?;
     }
     Ok(())
+}
+
+/// Gives a process that is being built what it takes back from semaphores when it ends. `pid` is its own id.
+///
+/// # Errors
+/// Those of semop(2).
+pub(crate) fn adjust(tracee: &mut Tracee<'_>, image: &IpcImage, pid: i32) -> Result<(), ProcError> {
+    image
+        .sets
+        .iter()
+        .try_for_each(|set| undo::restore(tracee, pid, set))
 }
 
 /// Chooses the id that the next object of a kind gets.

@@ -81,6 +81,7 @@ pub(super) fn build(plan: &RestorePlan<'_>, progress: &dyn Progress) -> Result<B
     files::finish(&mut tracees, image, prepared, &mut ctx)?;
     for (tracee, process) in tracees.iter_mut().zip(&image.processes) {
         let trampoline = trampolines[&process.pid()];
+        ipc::adjust(tracee, &image.ipc, process.pid())?;
         context::restore(tracee, &process.context, &mut ctx)?;
         signals::restore(tracee, &process.signals, &mut ctx)?;
         threads::restore::finish(tracee, &process.threads, &ctx)?;

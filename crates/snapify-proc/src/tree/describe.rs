@@ -59,7 +59,7 @@ pub(super) fn describe(
     let files::Tables { tables, files } = files::capture(&subjects, members, externals, &gathered)?;
     let mut tables = tables.into_iter();
 
-    let mut attached = ipc::Attached::default();
+    let mut uses = ipc::Uses::default();
     let mut processes = Vec::with_capacity(seen.len());
     let mut memories = Vec::with_capacity(seen.len());
     for (index, (process, frozen)) in seen.iter().zip(&mut frozen.processes).enumerate() {
@@ -77,8 +77,7 @@ pub(super) fn describe(
         }
         let space = SpaceId(index as u32);
         let shares = shares::image(process.shares, |other| seen[other].kin.pid);
-        let (image, ranges) =
-            describe_one(&ctx, frozen, process.kin, shares, space, &mut attached)?;
+        let (image, ranges) = describe_one(&ctx, frozen, process.kin, shares, space, &mut uses)?;
         let descriptors = match shares.files {
             None => tables.next().unwrap_or_default(),
             Some(_) => Vec::new(),
@@ -99,7 +98,7 @@ pub(super) fn describe(
         &mut frozen.processes[0],
         relations.ids(),
         &gathered,
-        attached,
+        uses,
     )?;
     let ipc = IpcImage {
         namespace: ipc.namespace || !files.queues.is_empty(),
@@ -132,7 +131,7 @@ fn describe_one(
     kin: Kin,
     shares: Shares,
     space: SpaceId,
-    attached: &mut ipc::Attached,
+    uses: &mut ipc::Uses,
 ) -> Result<(ProcessImage, Option<Ranges>), ProcError> {
     let stopped = frozen.group_stopped;
     let instruction = memory::syscall_instruction(ctx.pid, ctx.maps)?;
@@ -148,9 +147,10 @@ fn describe_one(
         if space == SpaceId(0) {
             context.clocks = Some(clocks::capture(tracee)?);
         }
+        uses.add_adjustments(tracee, ctx)?;
         let (memory, ranges) = match shares.memory {
             None => {
-                attached.add(tracee, ctx)?;
+                uses.add_memory(tracee, ctx)?;
                 let (memory, ranges) = memory::capture(tracee, ctx, space)?;
                 (memory, Some(ranges))
             }
@@ -178,7 +178,7 @@ fn system_v(
     frozen: &mut FrozenProcess,
     members: Vec<i32>,
     gathered: &Gathered,
-    attached: ipc::Attached,
+    uses: ipc::Uses,
 ) -> Result<IpcImage, ProcError> {
     let ctx = CaptureContext {
         pid: process.pid,
@@ -191,7 +191,7 @@ fn system_v(
     };
     let instruction = memory::syscall_instruction(ctx.pid, ctx.maps)?;
     frozen.with_tracee(instruction, |tracee, _| {
-        ipc::capture(tracee, &ctx, members, attached)
+        ipc::capture(tracee, &ctx, members, uses)
     })
 }
 

@@ -67,6 +67,13 @@ int main(int argc, char **argv) {
     EQUAL(semctl(set, 0, SETALL, argument), 0);
     int untouched = semget(key + 1, 2, IPC_CREAT | IPC_EXCL | 0600);
 
+    // What is taken back at the end: from several semaphores of a large set, by operations in both directions.
+    int large = semget(key + 2, 150, IPC_CREAT | IPC_EXCL | 0600);
+    struct sembuf held_back[] = {{3, 5, SEM_UNDO}, {140, 20000, 0}, {140, -19990, SEM_UNDO}, {141, 32767, 0}, {141, -32767, SEM_UNDO}, {149, 1, SEM_UNDO}};
+    EQUAL(semop(large, held_back, 6), 0);
+    struct sembuf again_back = {.sem_num = 3, .sem_op = -2, .sem_flg = SEM_UNDO};
+    EQUAL(semop(large, &again_back, 1), 0);
+
     int queue = msgget(key, IPC_CREAT | IPC_EXCL | 0600), empty = msgget(key + 1, IPC_CREAT | IPC_EXCL | 0600);
     static struct text message = {.type = 3}, received;
     for (size_t i = 0; i < sizeof message.text; i++) message.text[i] = (char)(i * 7);
@@ -118,6 +125,18 @@ int main(int argc, char **argv) {
     EQUAL(semop(set, &take, 1), 0);
     EQUAL(semget(key + 1, 0, 0), untouched);
 
+    EQUAL(semget(key + 2, 0, 0), large);
+    EQUAL(semctl(large, 3, GETVAL), 3);
+    EQUAL(semctl(large, 140, GETVAL), 10);
+    EQUAL(semctl(large, 141, GETVAL), 0);
+    // Takes back as the end of the process would.
+    EQUAL(unshare(CLONE_SYSVSEM), 0);
+    EQUAL(semctl(large, 3, GETVAL), 0);
+    EQUAL(semctl(large, 140, GETVAL), 20000);
+    EQUAL(semctl(large, 141, GETVAL), 32767);
+    EQUAL(semctl(large, 149, GETVAL), 0);
+    EQUAL(semctl(large, 0, GETVAL), 0);
+
     EQUAL(msgget(key, 0), queue);
     EQUAL(msgget(key + 1, 0), empty);
     EQUAL(msgrcv(queue, &received, sizeof received.text, 9, IPC_NOWAIT), 0);
@@ -131,6 +150,7 @@ int main(int argc, char **argv) {
     shmctl(loose, IPC_RMID, 0);
     shmctl(reused, IPC_RMID, 0);
     semctl(set, 0, IPC_RMID);
+    semctl(large, 0, IPC_RMID);
     semctl(untouched, 0, IPC_RMID);
     msgctl(queue, IPC_RMID, 0);
     msgctl(empty, IPC_RMID, 0);
