@@ -40,6 +40,37 @@ fn pipelines() {
     survives("pipelines");
 }
 
+/// Removes the System V objects whose ids a program that was killed has left in a file.
+fn remove_objects(stage: &Stage) {
+    let ids = std::fs::read_to_string(stage.path("ids")).unwrap();
+    let mut ids = ids.split_whitespace().map(|id| id.parse().unwrap());
+    let (set, queue) = (ids.next().unwrap(), ids.next().unwrap());
+    // SAFETY: no memory is passed; only that program knew the objects.
+    unsafe {
+        libc::semctl(set, 0, libc::IPC_RMID);
+        libc::msgctl(queue, libc::IPC_RMID, std::ptr::null_mut());
+    }
+}
+
+#[test]
+fn memory() {
+    for user in User::all() {
+        let stage = Stage::of("trees", "memory", user);
+        let original = stage.start();
+        stage.save(original.pid(), "first", false);
+        original.go_on_and_be_fine();
+
+        let original = stage.start();
+        stage.save(original.pid(), "second", true);
+        original.expect_killed();
+        remove_objects(&stage);
+        let restored = stage.restore("second");
+        stage.save(restored.pid(), "third", true);
+        restored.expect_killed();
+        stage.restore("third").go_on_and_be_fine();
+    }
+}
+
 #[test]
 fn stopped() {
     survives("stopped");
