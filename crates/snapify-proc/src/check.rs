@@ -68,7 +68,7 @@ pub fn check_except(pid: Pid, externals: &[External]) -> Result<Vec<Obstacle>, P
         .collect();
     let (_, mut obstacles) = gathered.finish();
     if obstacles.iter().all(|obstacle| obstacle.why != CLOSED) {
-        obstacles.extend(Survey::new(&subjects, members, externals)?.into_obstacles());
+        obstacles.extend(Survey::new(&subjects, None, members, externals)?.into_obstacles());
     }
     Ok(obstacles)
 }

@@ -26,6 +26,9 @@ pub mod ptrace;
 pub mod sock_diag;
 #[allow(unsafe_code)]
 pub mod sockopt;
+pub mod unix_diag;
+#[allow(unsafe_code)]
+pub mod unix_socket;
 #[allow(unsafe_code)]
 pub mod vm;
 

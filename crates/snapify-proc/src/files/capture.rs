@@ -1,16 +1,22 @@
 //! Saving the descriptors of a frozen tree of processes.
 
 use super::locks::LockImage;
-use super::regular::{OpenRemoved, RemovedFile};
+use super::regular::{NamedType, OpenRemoved, RemovedFile};
 use super::survey::{Found, Group, Seen, Subject, Survey, View};
-use super::{Description, Descriptor, FilesImage, Object, can_read, inet, mqueue, pipe, regular};
+use super::{
+    Description, Descriptor, FilesImage, Object, can_read, inet, mqueue, pipe, regular, unix,
+};
 use crate::capture::Gathered;
 use crate::error::{Obstacle, ProcError};
 use crate::external::External;
-use crate::ids::Pid;
+use crate::ids::{Pid, RemoteFd};
+use crate::procfs::ProcDir;
+use crate::remote::Tracee;
+use snapify_store::SpaceId;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
 
 /// The descriptor tables of the processes that were looked at, in the same order, and what they lead to.
 #[derive(Debug)]
@@ -18,6 +24,12 @@ pub(crate) struct Tables {
     pub(crate) tables: Vec<Vec<Descriptor>>,
     pub(crate) files: FilesImage,
 }
+
+/// Makes remote calls in a process that is being saved, as we see it.
+pub(crate) type Within<'a> = dyn FnMut(Pid, &mut RemoteWork<'_>) -> Result<i32, ProcError> + 'a;
+
+/// What is done there.
+pub(crate) type RemoteWork<'a> = dyn FnMut(&mut Tracee<'_>) -> Result<i32, ProcError> + 'a;
 
 /// Saves all descriptors of frozen processes, each of which has a table of its own. What cannot be saved is noted in
 /// `gathered`.
@@ -29,8 +41,15 @@ pub(crate) fn capture(
     members: HashMap<Pid, Pid>,
     externals: &[External],
     gathered: &Gathered,
+    within: &mut Within<'_>,
 ) -> Result<Tables, ProcError> {
-    let survey = Survey::new(subjects, members, externals)?;
+    let us = Pid(std::process::id().cast_signed());
+    let our_proc = ProcDir::open(us)?;
+    let ours = Subject {
+        proc: &our_proc,
+        inner_pid: us,
+    };
+    let survey = Survey::new(subjects, Some(ours), members, externals)?;
     survey
         .obstacles
         .into_iter()
@@ -42,7 +61,9 @@ pub(crate) fn capture(
         pipes: HashMap::new(),
         removed: HashMap::new(),
         queues: HashMap::new(),
+        unix: unix::capture::places(survey.view.unix.saved()),
     };
+    let mut flying = HashMap::new();
     let mut tables = vec![Vec::new(); subjects.len()];
     for group in &survey.groups {
         let described = match &group.found {
@@ -58,7 +79,11 @@ pub(crate) fn capture(
         }
         let description = builder.image.descriptions.len() - 1;
         for seen in &group.descriptors {
-            tables[seen.process].push(Descriptor {
+            let Some(table) = tables.get_mut(seen.process) else {
+                flying.insert(seen.fd, description);
+                continue;
+            };
+            table.push(Descriptor {
                 fd: seen.fd,
                 description,
                 close_on_exec: seen.close_on_exec(),
@@ -67,6 +92,7 @@ pub(crate) fn capture(
     }
     builder.fill_pipes(&survey.groups);
     builder.save_sockets();
+    builder.save_unix(&flying, within);
     for table in &mut tables {
         table.sort_unstable_by_key(|descriptor| descriptor.fd);
     }
@@ -86,6 +112,45 @@ struct Builder<'a> {
     removed: HashMap<(u64, u64), usize>,
     /// Index of each message queue by device and inode number.
     queues: HashMap<(u64, u64), usize>,
+    /// Index of each UNIX socket by inode number.
+    unix: HashMap<u64, usize>,
+}
+
+/// What the images of sockets need from the rest.
+struct Surroundings<'a, 'w> {
+    builder: &'a Builder<'a>,
+    within: &'a mut Within<'w>,
+    /// Descriptions that are on their way, by our numbers.
+    flying: &'a HashMap<RemoteFd, usize>,
+}
+
+impl unix::capture::Surroundings for Surroundings<'_, '_> {
+    fn inner_pid(&self, pid: i32) -> Option<i32> {
+        let members = &self.builder.view.members;
+        // Where they have the same namespace as we, so have those that have ended.
+        let is_same = || members.iter().all(|(outer, inner)| outer == inner);
+        match members.get(&Pid(pid)) {
+            Some(inner) => Some(inner.0),
+            None => is_same().then_some(pid),
+        }
+    }
+
+    fn ask(&mut self, (pid, fd): (Pid, RemoteFd), question: unix::inside::Question) -> Option<i32> {
+        let mut work = |tracee: &mut Tracee<'_>| unix::inside::ask(tracee, fd, question);
+        let result = (self.within)(pid, &mut work);
+        result
+            .inspect_err(|error| tracing::debug!("asking for a process id: {error}"))
+            .ok()
+    }
+
+    fn description(&self, flying: usize) -> Option<usize> {
+        let fd = &self.builder.view.unix.flying()[flying];
+        self.flying.get(&RemoteFd(fd.as_raw_fd())).copied()
+    }
+
+    fn add_bytes(&mut self, what: String, bytes: Vec<u8>) -> SpaceId {
+        self.builder.gathered.objects_mut().add_bytes(what, bytes)
+    }
 }
 
 impl Builder<'_> {
@@ -104,10 +169,27 @@ impl Builder<'_> {
                 queue: self.queue(seen)?,
             }),
             Found::Inet(socket) => Object::Inet(inet::InetDescription { socket: *socket }),
+            Found::Unix => Object::Unix(unix::SocketRef {
+                socket: self.unix[&seen.stat.st_ino],
+            }),
         };
+        let locks = self.locks(group, &object);
+        // What is restored by a process that has it open needs one.
+        let is_flying = |seen: &Seen| seen.process + 1 == self.view.owners.len();
+        if group.descriptors.iter().all(is_flying) {
+            let needs_process = match &object {
+                Object::Epoll(_) => true,
+                Object::Named(file) => file.file_type == NamedType::OwnProc,
+                _ => !locks.is_empty(),
+            };
+            if needs_process {
+                let why = "it is on its way through a socket and no process has it open, which is not supported for its kind";
+                return Err(seen.obstacle(why));
+            }
+        }
         Ok(Description {
             flags: seen.flags(),
-            locks: self.locks(group, &object),
+            locks,
             object,
         })
     }
@@ -207,6 +289,25 @@ impl Builder<'_> {
                     .refuse(seen.obstacle(format!("its content cannot be read: {error}"))),
             }
         }
+    }
+
+    /// Saves the UNIX sockets with their queues.
+    fn save_unix(&mut self, flying: &HashMap<RemoteFd, usize>, within: &mut Within<'_>) {
+        let owners = self.view.owners.iter();
+        let mut directories: Vec<PathBuf> = owners
+            .filter_map(|owner| Some(owner.proc.link("cwd").ok()?.as_path().to_owned()))
+            .collect();
+        directories.dedup();
+        let mut around = Surroundings {
+            builder: self,
+            within,
+            flying,
+        };
+        let (sockets, obstacles) = self.view.unix.images(&self.unix, &directories, &mut around);
+        obstacles
+            .into_iter()
+            .for_each(|obstacle| self.gathered.refuse(obstacle));
+        self.image.unix = sockets;
     }
 
     /// The locks that are held through a description. Those that belong to a process show only with that process, those that

@@ -14,6 +14,8 @@
 //! | [`regular`] | files and directories with a name, and removed files with their content |
 //! | [`pipe`] | pipes within the tree, with their content |
 //! | [`mqueue`] | POSIX message queues, with their messages |
+//! | [`unix`] | UNIX sockets with their connections and queues |
+//! | [`netlink`] | netlink sockets |
 //! | [`device`] | `/dev/null` and its like |
 //! | [`eventfd`], [`timerfd`], [`signalfd`] | counters, timers and signals that are read |
 //! | [`epoll`] | what waits for many |
@@ -37,6 +39,7 @@ pub mod inet;
 pub mod inherit;
 pub mod locks;
 pub mod mqueue;
+pub mod netlink;
 pub mod pipe;
 mod prepare;
 pub mod regular;
@@ -45,8 +48,9 @@ mod share;
 pub mod signalfd;
 pub mod survey;
 pub mod timerfd;
+pub mod unix;
 
-pub(crate) use capture::{Tables, capture};
+pub(crate) use capture::{RemoteWork, Tables, capture};
 pub use prepare::{Prepared, preflight};
 pub(crate) use restore::{finish, restore};
 
@@ -72,6 +76,9 @@ pub struct FilesImage {
     /// TCP and UDP sockets.
     #[serde(default, skip_serializing_if = "inet::InetImage::is_empty")]
     pub inet: inet::InetImage,
+    /// UNIX sockets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unix: Vec<unix::UnixSocket>,
 }
 
 /// A number in the descriptor table.
@@ -118,6 +125,10 @@ pub enum Object {
     Pipe(pipe::PipeEnd),
     /// A POSIX message queue.
     MessageQueue(mqueue::OpenQueue),
+    /// A UNIX socket.
+    Unix(unix::SocketRef),
+    /// A netlink socket.
+    Netlink(netlink::Netlink),
     /// A device that is the same everywhere.
     Device(device::Device),
     /// An event counter.
@@ -141,6 +152,8 @@ impl fmt::Display for Object {
             Self::Removed(_) => f.write_str("removed file"),
             Self::Pipe(_) => f.write_str("pipe"),
             Self::MessageQueue(_) => f.write_str("message queue"),
+            Self::Netlink(_) => f.write_str("netlink socket"),
+            Self::Unix(_) => f.write_str("UNIX socket"),
             Self::Device(device) => device.path.fmt(f),
             Self::EventFd(_) => f.write_str("eventfd"),
             Self::TimerFd(_) => f.write_str("timerfd"),
@@ -163,11 +176,25 @@ impl FilesImage {
                 queue.name
             )));
         }
+        unix::image::validate(&self.unix, self.descriptions.len())?;
+        let mut sockets = vec![false; self.unix.len()];
         for description in &self.descriptions {
+            if let Object::Unix(end) = &description.object
+                && let Some(taken) = sockets.get_mut(end.socket)
+                && std::mem::replace(taken, true)
+            {
+                return Err(ProcError::BadImage(
+                    "two descriptions are of one UNIX socket".into(),
+                ));
+            }
             let there = match &description.object {
                 Object::Removed(open) => open.file < self.removed.len(),
                 Object::Pipe(end) => end.pipe < self.pipes.len(),
                 Object::MessageQueue(open) => open.queue < self.queues.len(),
+                Object::Unix(end) => end.socket < self.unix.len(),
+                Object::Netlink(socket) if !socket.is_valid() => {
+                    return Err(ProcError::BadImage("a netlink socket cannot be".into()));
+                }
                 Object::Stdio(stdio) => stdio.fd < 3,
                 Object::Inet(inet) => inet.socket < self.inet.sockets.len(),
                 _ => true,

@@ -3,12 +3,13 @@
 
 use super::pipe::NewPipe;
 use super::regular::{self, NamedType};
-use super::{ACCESS_MODE, Description, FilesImage, Object, epoll, has_flag, inet, mqueue};
+use super::{ACCESS_MODE, Description, FilesImage, Object, epoll, has_flag, inet, mqueue, unix};
 use crate::error::{Obstacle, ProcError};
 use crate::ids::{Pid, RemoteFd};
 use crate::restore::RestoreContext;
 use rustix::fs::{FileType, Mode, OFlags, SealFlags};
 use rustix::process::{Resource, Rlimit};
+use snapify_store::SpaceId;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
@@ -32,6 +33,8 @@ pub struct Prepared {
     pub(super) pipes: Vec<NewPipe>,
     /// TCP and UDP sockets, likewise.
     pub(super) inet: inet::NewSockets,
+    /// The UNIX sockets, held until they have what they had received.
+    pub(super) unix: unix::NewSockets,
 }
 
 /// What has changed since the snapshot was taken so that the descriptors cannot come back. Creates
@@ -52,6 +55,7 @@ pub fn preflight(image: &FilesImage) -> Vec<Obstacle> {
             _ => {}
         }
     }
+    obstacles.extend(unix::names::preflight(&image.unix));
     obstacles
 }
 
@@ -77,10 +81,17 @@ impl Prepared {
             }
         }
         let inet = inet::NewSockets::new(&image.inet, &|text| ctx.warn(text))?;
+        let unix = unix::NewSockets::new(&image.unix, &|text| ctx.warn(text))?;
+        let mut made = Made {
+            pipes: &mut pipes,
+            queues: &queues,
+            inet: &inet,
+            unix: &unix,
+        };
         let sources = image
             .descriptions
             .iter()
-            .map(|description| source(description, image, &mut pipes, &queues, &inet, ctx))
+            .map(|description| source(description, image, &mut made, ctx))
             .collect::<Result<_, _>>()?;
         for (queue, made) in image.queues.iter().zip(queues.iter().flatten()) {
             queue.set_mode(made)?;
@@ -89,16 +100,72 @@ impl Prepared {
             sources,
             pipes,
             inet,
+            unix,
         })
     }
+
+    /// Another descriptor of a description.
+    fn duplicate(&self, description: usize) -> Result<OwnedFd, ProcError> {
+        match self.sources.get(description) {
+            Some(Source::Own(fd)) => fd
+                .try_clone()
+                .map_err(ProcError::system("duplicating a descriptor")),
+            Some(Source::Context(fd)) => duplicate(*fd),
+            _ => Err(ProcError::BadImage(format!(
+                "description {description} cannot be on its way through a socket"
+            ))),
+        }
+    }
+
+    /// Fills the UNIX sockets.
+    ///
+    /// # Errors
+    /// If a message cannot be sent again.
+    pub(super) fn fill_unix(
+        &self,
+        image: &FilesImage,
+        ctx: &RestoreContext<'_>,
+    ) -> Result<(), ProcError> {
+        let supplies = Supplies {
+            prepared: self,
+            ctx,
+        };
+        self.unix.fill(&image.unix, &supplies)
+    }
+}
+
+/// What UNIX sockets are filled with.
+struct Supplies<'a> {
+    prepared: &'a Prepared,
+    ctx: &'a RestoreContext<'a>,
+}
+
+impl unix::Supplies for Supplies<'_> {
+    fn content(&self, object: SpaceId, bytes: u64) -> Result<Vec<u8>, ProcError> {
+        self.ctx.object_bytes(object, bytes)
+    }
+
+    fn description(&self, index: usize) -> Result<OwnedFd, ProcError> {
+        self.prepared.duplicate(index)
+    }
+
+    fn warn(&self, text: String) {
+        self.ctx.warn(text);
+    }
+}
+
+/// Objects that several descriptions may be of, or that belong together.
+struct Made<'a> {
+    pipes: &'a mut [NewPipe],
+    queues: &'a [Option<OwnedFd>],
+    inet: &'a inet::NewSockets,
+    unix: &'a unix::NewSockets,
 }
 
 fn source(
     description: &Description,
     image: &FilesImage,
-    pipes: &mut [NewPipe],
-    queues: &[Option<OwnedFd>],
-    sockets: &inet::NewSockets,
+    made: &mut Made<'_>,
     ctx: &RestoreContext<'_>,
 ) -> Result<Source, ProcError> {
     let flags = description.flags;
@@ -113,11 +180,13 @@ fn source(
             let object = ctx.object(image.removed[open.file].object)?;
             regular::open_at(&descriptor_path(object), flags, open.offset)?
         }
-        Object::Pipe(end) => pipes[end.pipe].description(flags)?,
-        Object::MessageQueue(open) => match &queues[open.queue] {
+        Object::Pipe(end) => made.pipes[end.pipe].description(flags)?,
+        Object::MessageQueue(open) => match &made.queues[open.queue] {
             Some(queue) => mqueue::open(queue, flags)?,
             None => return Err(ProcError::BadImage("a message queue was not made".into())),
         },
+        Object::Netlink(socket) => socket.make(flags, &|text| ctx.warn(text))?,
+        Object::Unix(end) => made.unix.description(end.socket, flags)?,
         Object::Device(device) => {
             let path = device.usual_path().ok_or_else(|| {
                 ProcError::BadImage(format!(
@@ -131,7 +200,7 @@ fn source(
         Object::TimerFd(timer) => timer.make(flags)?,
         Object::SignalFd(signals) => signals.make(flags)?,
         Object::Epoll(_) => epoll::make()?,
-        Object::Inet(inet) => sockets.description(inet.socket, flags)?,
+        Object::Inet(inet) => made.inet.description(inet.socket, flags)?,
     };
     above(&fd, ctx).map(Source::Own)
 }

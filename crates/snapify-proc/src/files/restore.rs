@@ -76,6 +76,7 @@ pub(crate) fn finish(
             new.fill(&ctx.object_bytes(object, pipe.capacity as u64)?)?;
         }
     }
+    prepared.fill_unix(files, ctx)?;
     seal(files, ctx)?;
     prepared.inet.finish(
         &files.inet,

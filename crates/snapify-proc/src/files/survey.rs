@@ -3,7 +3,7 @@
 
 use super::{
     Object, can_read, can_write, device, epoll, eventfd, external, has_flag, holders, inet,
-    inherit, pipe, regular, share, signalfd, timerfd,
+    inherit, netlink, pipe, regular, share, signalfd, timerfd, unix,
 };
 use crate::error::{Obstacle, ProcError};
 use crate::external::External;
@@ -16,7 +16,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// A descriptor as `/proc` shows it.
 #[derive(Clone, Debug)]
@@ -87,6 +87,8 @@ pub(crate) enum Found {
     MessageQueue,
     /// A TCP or UDP socket: the one with this index is to be saved.
     Inet(usize),
+    /// A UNIX socket whose connections are within the processes.
+    Unix,
 }
 
 /// What a kind of object makes of a descriptor: nothing if it is not of its kind, or why it cannot
@@ -128,6 +130,8 @@ pub(crate) struct View<'a> {
     pub holders: HashMap<u64, String>,
     /// TCP and UDP sockets, which are looked at all together.
     pub inet: inet::InetSurvey,
+    /// The UNIX sockets, and what is on its way through them.
+    pub unix: unix::set::SocketSet,
     /// The descriptors that lead to each object.
     by_object: HashMap<(u64, u64), Vec<Place>>,
     /// Types of the file systems met so far, by device number.
@@ -187,12 +191,15 @@ pub(crate) struct Survey<'a> {
 
 impl<'a> Survey<'a> {
     /// Looks at all descriptors of `subjects`, which have tables of their own. `members` are the ids of all processes that
-    /// are saved, as we see them and as they see themselves; `externals` are the first subject's.
+    /// are saved, as we see them and as they see themselves; `externals` are the first subject's. If the processes are
+    /// frozen, descriptors on their way through their sockets are looked at too: those are `ours`, this process, which then
+    /// comes last among the owners.
     ///
     /// # Errors
     /// If a process is gone or not ours. Descriptors that are closed meanwhile are passed over.
     pub fn new(
         subjects: &[Subject<'a>],
+        ours: Option<Subject<'a>>,
         members: HashMap<Pid, Pid>,
         externals: &'a [External],
     ) -> Result<Self, ProcError> {
@@ -207,8 +214,21 @@ impl<'a> Survey<'a> {
                 }
             }
         }
-        let view = View::new(subjects, members, externals, &seen)?;
         let obstacles = external::missing(externals, &seen);
+        let mut owners = Vec::with_capacity(subjects.len() + 1);
+        for subject in subjects {
+            owners.push(Owner::new(subject)?);
+        }
+        let unix =
+            unix::set::SocketSet::new(unix_sockets(&owners, &seen, externals)?, ours.is_some())?;
+        if let Some(ours) = ours {
+            owners.push(Owner::new(&ours)?);
+            for fd in unix.flying() {
+                let number = RemoteFd(fd.as_raw_fd());
+                seen.push(Seen::look(subjects.len(), ours.proc, number)?);
+            }
+        }
+        let view = View::new(owners, unix, members, externals, &seen)?;
         let mut groups: Vec<Group> = Vec::new();
         for descriptors in share::group(&view, seen)? {
             let found = recognize_any(&descriptors, &view);
@@ -233,15 +253,12 @@ impl<'a> Survey<'a> {
 
 impl<'a> View<'a> {
     fn new(
-        subjects: &[Subject<'a>],
+        mut owners: Vec<Owner<'a>>,
+        unix: unix::set::SocketSet,
         members: HashMap<Pid, Pid>,
         externals: &'a [External],
         seen: &[Seen],
     ) -> Result<Self, ProcError> {
-        let mut owners = Vec::with_capacity(subjects.len());
-        for subject in subjects {
-            owners.push(Owner::new(subject)?);
-        }
         let mut pipes: HashMap<u64, (bool, bool)> = HashMap::new();
         let mut by_object: HashMap<(u64, u64), Vec<Place>> = HashMap::new();
         for one in seen {
@@ -267,7 +284,8 @@ impl<'a> View<'a> {
         let holders = if whole.is_empty() {
             HashMap::new()
         } else {
-            holders::of_pipes(&whole, |pid| members.contains_key(&pid))?
+            let us = Pid(std::process::id().cast_signed());
+            holders::of_pipes(&whole, |pid| members.contains_key(&pid) || pid == us)?
         };
         let is_external = |seen: &Seen| {
             seen.process == 0 && externals.iter().any(|one| one.fds.contains(&seen.fd))
@@ -291,6 +309,7 @@ impl<'a> View<'a> {
             pipes,
             holders,
             inet,
+            unix,
             by_object,
             file_systems: RefCell::default(),
         })
@@ -321,6 +340,56 @@ impl<'a> Owner<'a> {
     }
 }
 
+/// The UNIX sockets among the descriptors, but for those that an agent has declared its own.
+fn unix_sockets(
+    owners: &[Owner<'_>],
+    seen: &[Seen],
+    externals: &[External],
+) -> Result<Vec<unix::set::Member>, ProcError> {
+    let is_external = |one: &Seen| {
+        one.process == 0
+            && externals
+                .iter()
+                .any(|external| external.fds.contains(&one.fd))
+    };
+    let is_socket = |one: &&Seen| one.file_type() == FileType::Socket;
+    let external: HashSet<u64> = seen
+        .iter()
+        .filter(|one| is_external(one))
+        .map(|one| one.stat.st_ino)
+        .collect();
+    let mut found = HashMap::new();
+    for one in seen.iter().filter(is_socket) {
+        if external.contains(&one.stat.st_ino) || found.contains_key(&one.stat.st_ino) {
+            continue;
+        }
+        let owner = &owners[one.process];
+        let socket = match owner.duplicate(one.fd) {
+            Ok(socket) => socket,
+            // It was closed meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::EBADF) => continue,
+            Err(error) => {
+                let what = format!(
+                    "duplicating descriptor {} of process {}",
+                    one.fd,
+                    owner.proc.pid()
+                );
+                return Err(ProcError::system(what)(error));
+            }
+        };
+        if unix::set::is_unix(&socket) {
+            let member = unix::set::Member {
+                inode: one.stat.st_ino,
+                socket,
+                label: format!("descriptor {} ({})", one.fd, one.link),
+                holder: Some((owner.proc.pid(), one.fd)),
+            };
+            found.insert(member.inode, member);
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
 /// Recognizes a description by any of its descriptors: what it is may depend on whose it is and on its number.
 fn recognize_any(descriptors: &[Seen], view: &View<'_>) -> Result<(usize, Found), Obstacle> {
     // What an agent has declared its own is so wherever it was inherited.
@@ -347,6 +416,8 @@ fn recognize(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
         .or_else(|| regular::recognize(seen, view))
         .or_else(|| device::recognize(seen))
         .or_else(|| pipe::recognize(seen, view))
+        .or_else(|| unix::recognize(seen, view))
+        .or_else(|| netlink::recognize(seen, view))
         .or_else(|| eventfd::recognize(seen))
         .or_else(|| timerfd::recognize(seen))
         .or_else(|| signalfd::recognize(seen))

@@ -56,7 +56,16 @@ pub(super) fn describe(
         })
         .collect();
     // Before the memory: a removed file that is open and mapped is read through its descriptor.
-    let files::Tables { tables, files } = files::capture(&subjects, members, externals, &gathered)?;
+    let mut within = |pid: Pid, work: &mut files::RemoteWork<'_>| {
+        let mut pairs = seen.iter().zip(&mut frozen.processes);
+        let (seen, process) = pairs
+            .find(|(seen, _)| seen.pid == pid)
+            .ok_or_else(|| ProcError::BadImage(format!("process {pid} is not being saved")))?;
+        let instruction = memory::syscall_instruction(pid, &seen.maps)?;
+        process.with_tracee(instruction, |tracee, _| work(tracee))
+    };
+    let files::Tables { tables, files } =
+        files::capture(&subjects, members, externals, &gathered, &mut within)?;
     let mut tables = tables.into_iter();
 
     let mut uses = ipc::Uses::default();

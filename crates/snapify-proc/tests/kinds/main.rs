@@ -13,6 +13,7 @@ mod sockets;
 #[allow(dead_code)]
 mod stage;
 mod streams;
+mod unix;
 
 use stage::{Stage, User};
 

@@ -6,8 +6,9 @@ use crate::stage::{Stage, User};
 /// What a program sets up, and what the refusal says.
 const KINDS: &[(&str, &str)] = &[
     ("udplite", "an IPv4 datagram socket of protocol 136"),
-    ("unix", "a UNIX packet socket"),
-    ("netlink", "a netlink raw socket"),
+    ("netlink", "a netlink socket with messages"),
+    ("filter", "a filter for messages"),
+    ("unread", "a connection that was not accepted yet"),
     ("inotify", "an inotify instance"),
     ("pidfd", "a pidfd"),
     ("userfaultfd", "a userfaultfd"),

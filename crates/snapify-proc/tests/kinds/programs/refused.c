@@ -3,6 +3,8 @@
 #include <linux/aio_abi.h>
 #include <linux/filter.h>
 #include <linux/io_uring.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <linux/seccomp.h>
 #include <linux/userfaultfd.h>
 #include <mqueue.h>
@@ -44,8 +46,26 @@ static void start(void *(*function)(void *)) {
 static int set_up(const char *kind) {
     int pair[2] = {-1, -1};
     if (is(kind, "udplite")) return socket(AF_INET, SOCK_DGRAM, 136);
-    if (is(kind, "unix")) return socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) ?: pair[0];
-    if (is(kind, "netlink")) return socket(AF_NETLINK, SOCK_RAW, 0);
+    if (is(kind, "netlink")) {
+        struct { struct nlmsghdr header; struct rtgenmsg body; } ask = {
+            {sizeof ask, RTM_GETLINK, NLM_F_REQUEST | NLM_F_DUMP, 1, 0}, {AF_UNSPEC}};
+        int fd = socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE);
+        return send(fd, &ask, sizeof ask, 0) < 0 ? -1 : fd;
+    }
+    if (is(kind, "filter")) {
+        struct sock_filter pass = {BPF_RET | BPF_K, 0, 0, 100};
+        struct sock_fprog program = {1, &pass};
+        return socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) ?:
+            setsockopt(pair[0], SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) ?: pair[0];
+    }
+    if (is(kind, "unread")) {
+        struct sockaddr_un any = {.sun_family = AF_UNIX};
+        socklen_t length = sizeof any;
+        int server = socket(AF_UNIX, SOCK_STREAM, 0), client = socket(AF_UNIX, SOCK_STREAM, 0);
+        if (bind(server, (void *)&any, sizeof any.sun_family) || listen(server, 1)) return -1;
+        getsockname(server, (void *)&any, &length);
+        return connect(client, (void *)&any, length) ?: write(client, "x", 1) == 1 ? client : -1;
+    }
     if (is(kind, "inotify")) return inotify_init();
     if (is(kind, "pidfd")) return syscall(SYS_pidfd_open, getpid(), 0);
     if (is(kind, "userfaultfd")) return syscall(SYS_userfaultfd, UFFD_USER_MODE_ONLY);
