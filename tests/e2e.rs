@@ -10,5 +10,6 @@ mod behaviour {
     mod examples_survive;
     mod openmp_features;
     mod plain_programs;
+    mod process_trees;
     mod stops_and_restarts;
 }

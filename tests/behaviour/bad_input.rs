@@ -111,21 +111,31 @@ fn someone_elses_process() {
 #[test]
 fn what_is_not_supported_is_named() {
     let session = Session::new();
+    // A connection to somebody who is not saved.
+    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
+    let address = other.local_addr().expect("an address");
     let mut command = session.command("/usr/bin/python3");
     command.args([
         "-c",
-        "import socket,sys\ns=socket.create_server(('127.0.0.1',0))\nprint('ready',flush=True)\nsys.stdin.read()\nprint('bye')",
+        &format!(
+            "import socket,sys\ns=socket.create_connection(('127.0.0.1',{}))\nprint('ready',flush=True)\nsys.stdin.read()\nprint('bye')",
+            address.port()
+        ),
     ]);
     command.stdin(Stdio::piped());
     let mut running = session.start(&mut command);
     let stdin = running.take_stdin();
     running.wait_for("ready");
     let pid = running.pid().to_string();
-    refused(&session.run(["checkpoint", &pid, "snap"]), &["socket"]);
+    let address = address.to_string();
+    refused(
+        &session.run(["checkpoint", &pid, "snap"]),
+        &["socket", &address],
+    );
     assert_eq!(points(&session.path("snap")), 0);
     let check = session.run(["check", &pid, "--json"]);
     assert_eq!(check.code(), Some(1), "{check:?}");
-    assert!(check.stdout.contains("socket"), "{check:?}");
+    assert!(check.stdout.contains(&address), "{check:?}");
     drop(stdin);
     let finished = running.finish();
     assert!(

@@ -1,27 +1,9 @@
 //! Plain programs, which know nothing of cards, survive rounds of checkpoint, kill and restart.
 
-use snapify_tests::{Language, Random, Session, User, compile, rounds, survive_rounds};
+use snapify_tests::{Language, Session, User, compile, survives};
 use std::process::Command;
 
-fn survives(user: User, make: impl Fn(&Session) -> Command, longest_ms: u64) {
-    let session = Session::of(user);
-    let expected = session.finish(&mut make(&session));
-    assert!(expected.status.success(), "{expected:?}");
-    let (survived, _) = survive_rounds(
-        &session,
-        make(&session),
-        rounds(3),
-        longest_ms,
-        &mut Random::new(),
-    );
-    assert!(survived.status.success(), "{survived:?}");
-    assert_eq!(
-        survived.stdout.lines().last(),
-        expected.stdout.lines().last(),
-        "the last line is the result"
-    );
-    session.expect_no_process();
-}
+const ROUNDS: usize = 3;
 
 fn numpy(session: &Session) -> Command {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/programs/numpy_threads.py");
@@ -40,17 +22,17 @@ fn threads(session: &Session) -> Command {
 
 #[test]
 fn python_with_numpy_threads() {
-    survives(User::Ordinary, numpy, 1200);
+    survives(User::Ordinary, numpy, ROUNDS);
 }
 
 #[test]
 fn cxx_threads() {
-    survives(User::Ordinary, threads, 1200);
+    survives(User::Ordinary, threads, ROUNDS);
 }
 
 #[test]
 fn cxx_threads_of_whoever_runs_the_tests() {
-    survives(User::Myself, threads, 1200);
+    survives(User::Myself, threads, ROUNDS);
 }
 
 #[test]
@@ -65,6 +47,6 @@ fn sha256sum_of_a_big_file() {
             command.arg("big");
             command
         },
-        800,
+        ROUNDS,
     );
 }

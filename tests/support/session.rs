@@ -185,24 +185,33 @@ impl Session {
         host
     }
 
-    /// Kills the host process `pid`, and all offload processes of the application, with SIGKILL. False if the
-    /// host process was gone.
+    /// Kills the host process `pid`, all its descendants and all offload processes of the application, with SIGKILL. False
+    /// if the host process was gone.
     pub fn kill_host(&self, _run: &Running, pid: i32) -> bool {
-        let victims = self
+        let offload_processes = self
             .applications()
             .iter()
             .find(|application| application["pid"] == pid)
             .and_then(|application| application["processes"].as_array().cloned())
             .unwrap_or_default();
+        let offload_processes = offload_processes
+            .iter()
+            .filter_map(|process| i32::try_from(process["pid"].as_i64()?).ok());
+        let kill =
+            |pid: i32| Pid::from_raw(pid).is_some_and(|p| kill_process(p, Signal::KILL).is_ok());
+        // Before it is killed: its children are another's then.
+        let mut family = descendants(pid);
         // The host process first: it would tell of a card that died, and end by itself.
-        let killed = Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok());
-        for victim in victims {
-            let victim = victim["pid"]
-                .as_i64()
-                .and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-            if let Some(victim) = victim {
-                let _ = kill_process(victim, Signal::KILL);
+        let killed = kill(pid);
+        // Some may have forked while others were killed.
+        while !family.is_empty() {
+            for &member in &family {
+                kill(member);
             }
+            family = family.into_iter().flat_map(descendants).collect();
+        }
+        for process in offload_processes {
+            kill(process);
         }
         killed
     }
@@ -371,6 +380,27 @@ impl Finished {
     pub fn killed_by(&self) -> Option<i32> {
         self.status.signal()
     }
+}
+
+/// All children of a process, their children and so on.
+fn descendants(pid: i32) -> Vec<i32> {
+    let mut found = Vec::new();
+    let mut waiting = vec![pid];
+    while let Some(parent) = waiting.pop() {
+        let tasks = std::fs::read_dir(format!("/proc/{parent}/task"));
+        for task in tasks.into_iter().flatten().flatten() {
+            let children = std::fs::read_to_string(task.path().join("children"));
+            let children = children.unwrap_or_default();
+            let children = children
+                .split_whitespace()
+                .filter_map(|pid| pid.parse().ok());
+            for child in children {
+                found.push(child);
+                waiting.push(child);
+            }
+        }
+    }
+    found
 }
 
 /// Descriptors that whoever runs the tests has left open are none of the tested programs' business: a pipe to someone

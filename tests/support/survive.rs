@@ -1,9 +1,9 @@
 //! Rounds of checkpoint, kill and restart at random moments.
 
-use crate::Random;
 use crate::session::{Finished, Running, Session, poll_until};
+use crate::{Random, User};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Runs `command`; then, up to `rounds` times, after up to `longest_ms` milliseconds: takes a snapshot, kills the
 /// program with SIGKILL and restarts it. Alternately the checkpoint ends the program itself (`--stop`), or the program
@@ -75,6 +75,29 @@ pub fn survive_rounds(
         done += 1;
     }
     (running.finish(), done)
+}
+
+/// Runs what `make` gives to its end, and then again through rounds of checkpoint, kill and restart at random moments: the
+/// last line of output, which is the result, must be the same, and nothing may be left.
+pub fn survives(user: User, make: impl Fn(&Session) -> Command, default_rounds: usize) {
+    let session = Session::of(user);
+    let begin = Instant::now();
+    let expected = session.finish(&mut make(&session));
+    assert!(expected.status.success(), "{expected:?}");
+    let result = expected.stdout.lines().last();
+    assert!(result.is_some(), "there is no result: {expected:?}");
+    // On average a round takes half of the longest wait: a run is long enough for some five of them.
+    let longest_ms = (begin.elapsed().as_millis() as u64 / 3).max(20);
+    let mut random = Random::new();
+    let mut left = crate::rounds(default_rounds);
+    while left > 0 {
+        let (survived, done) =
+            survive_rounds(&session, make(&session), left, longest_ms, &mut random);
+        assert!(survived.status.success(), "{survived:?}");
+        assert_eq!(survived.stdout.lines().last(), result, "{survived:?}");
+        session.expect_no_process();
+        left -= done;
+    }
 }
 
 /// Waits until a restart has written its pid file; None if it has ended without.

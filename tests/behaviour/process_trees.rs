@@ -1,0 +1,163 @@
+//! Programs of several processes, and programs that hold much of the kernel, survive rounds of checkpoint, kill and restart.
+
+use snapify_tests::{Session, User, survives};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const ROUNDS: usize = 2;
+
+/// Puts a file of `programs/` into the session's directory.
+fn put(session: &Session, name: &str) -> std::path::PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("programs")
+        .join(name);
+    let copy = session.path(name);
+    std::fs::copy(source, &copy).expect("copy a program");
+    copy
+}
+
+/// A script for bash, at work in the session's directory.
+fn script(session: &Session, text: &str) -> Command {
+    let mut command = session.command("bash");
+    command.arg("-c").arg(text).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn a_pipeline_of_the_shell() {
+    survives(
+        User::Ordinary,
+        |session| {
+            script(
+                session,
+                "seq 1 4000000 | sed s/7/11/ | awk '{ s += $1 } END { print s }' | cat",
+            )
+        },
+        ROUNDS,
+    );
+}
+
+#[test]
+fn a_script_with_background_jobs() {
+    survives(
+        User::Ordinary,
+        |session| {
+            script(
+                session,
+                "sum() { s=0; for ((i = $1; i < $2; i++)); do ((s += i % 7)); done; echo $s >part.$1; }
+                 for from in 0 100000 200000 300000; do sum $from $((from + 100000)) & done
+                 wait; cat part.* | sort | tr '\\n' ' '",
+            )
+        },
+        ROUNDS,
+    );
+}
+
+#[test]
+fn a_pool_of_python_processes() {
+    survives(
+        User::Ordinary,
+        |session| {
+            let mut command = session.command("/usr/bin/python3");
+            command.arg(put(session, "pool.py")).stdin(Stdio::null());
+            command
+        },
+        ROUNDS,
+    );
+}
+
+#[test]
+fn make_compiles_in_parallel() {
+    survives(
+        User::Ordinary,
+        |session| {
+            script(
+                session,
+                "rm -rf build && mkdir build && cd build
+                 for i in $(seq 24); do
+                     printf '#include <stdio.h>\\n#include <stdlib.h>\\n#include <string.h>\\n#include <math.h>\\nint f%d(int x) { return x * %d; }\\n' $i $i >f$i.c
+                 done
+                 printf 'all: p\\np: %s\\n\\tcc -o $@ main.c $^\\n' \"$(for i in $(seq 24); do printf 'f%d.o ' $i; done)\" >Makefile
+                 { for i in $(seq 24); do echo \"int f$i(int);\"; done
+                   echo '#include <stdio.h>'
+                   echo 'int main(void) { int s = 0;'
+                   for i in $(seq 24); do echo \"s += f$i(s + 1);\"; done
+                   echo 'printf(\"%d\\n\", s); }'; } >main.c
+                 make -s -j4 CFLAGS='-O2 -g' && ./p",
+            )
+        },
+        ROUNDS,
+    );
+}
+
+#[test]
+fn a_database_in_a_transaction() {
+    survives(
+        User::Ordinary,
+        |session| {
+            script(
+                session,
+                "rm -f data.db*; sqlite3 data.db \"
+                     create table t (n integer primary key, h text);
+                     begin;
+                     with recursive c(n) as (select 1 union all select n + 1 from c where n < 400000)
+                     insert into t select n, hex(n * 7919) from c;
+                     commit;
+                     select count(*), sum(length(h)), max(h) from t;\"",
+            )
+        },
+        ROUNDS,
+    );
+}
+
+#[test]
+fn a_virtual_machine_with_a_garbage_collector() {
+    survives(
+        User::Ordinary,
+        |session| {
+            let mut command = session.command("java");
+            command.arg(put(session, "Churn.java")).stdin(Stdio::null());
+            command
+        },
+        ROUNDS,
+    );
+}
+
+#[test]
+fn an_event_loop_with_a_just_in_time_compiler() {
+    survives(
+        User::Ordinary,
+        |session| {
+            let mut command = session.command("node");
+            command.arg(put(session, "loop.js")).stdin(Stdio::null());
+            command
+        },
+        ROUNDS,
+    );
+}
+
+#[test]
+fn goroutines() {
+    survives(
+        User::Ordinary,
+        |session| {
+            let program = session.path("routines");
+            if !program.exists() {
+                let built = Command::new("go")
+                    .args(["build", "-o"])
+                    .arg(&program)
+                    .arg(put(session, "routines.go"))
+                    .env("GO111MODULE", "off")
+                    .env("GOFLAGS", "")
+                    .env("HOME", session.path(""))
+                    .status()
+                    .expect("run go");
+                assert!(built.success(), "go build");
+            }
+            let mut command = session.command(&program);
+            command.stdin(Stdio::null());
+            command
+        },
+        ROUNDS,
+    );
+}
