@@ -19,7 +19,7 @@ func main() {
 		in = out
 	}
 	go func() {
-		for n := 0; n < 60000; n++ {
+		for n := 0; n < 250000; n++ {
 			first <- n
 		}
 		close(first)

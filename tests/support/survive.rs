@@ -81,8 +81,9 @@ pub fn survive_rounds(
 /// last line of output, which is the result, must be the same, and nothing may be left.
 pub fn survives(user: User, make: impl Fn(&Session) -> Command, default_rounds: usize) {
     let session = Session::of(user);
+    let mut command = make(&session);
     let begin = Instant::now();
-    let expected = session.finish(&mut make(&session));
+    let expected = session.finish(&mut command);
     assert!(expected.status.success(), "{expected:?}");
     let result = expected.stdout.lines().last();
     assert!(result.is_some(), "there is no result: {expected:?}");
