@@ -45,6 +45,13 @@ impl NewSockets {
                 _ => {}
             }
         }
+        for (waiting, own) in image.waiting.iter().zip(&self.clients) {
+            let client = waiting.client.map(|client| &self.sockets[client]);
+            if let (Some(client), Some(unread)) = (client.or(own.as_ref()), waiting.unread) {
+                send_to_nobody(client, &content(unread)?)?;
+            }
+        }
+        self.clients.clear();
         for (index, socket) in image.sockets.iter().enumerate() {
             self.end(index, socket)
                 .map_err(ProcError::system("shutting down a socket"))?;
@@ -251,6 +258,14 @@ fn send_urgent(
     send_all(sender, receiver, after)
 }
 
+/// Sends bytes to one who is not there yet.
+fn send_to_nobody(sender: &OwnedFd, bytes: &[u8]) -> Result<(), ProcError> {
+    fill_up(sender, bytes).map_err(ProcError::system(format!(
+        "filling a connection that waits to be accepted with {} bytes",
+        bytes.len()
+    )))
+}
+
 /// Sends bytes that the receiver does not read. What does not fit into its buffer stays in the
 /// sender's.
 fn send_all(sender: &OwnedFd, receiver: &OwnedFd, bytes: &[u8]) -> Result<(), ProcError> {
@@ -259,14 +274,16 @@ fn send_all(sender: &OwnedFd, receiver: &OwnedFd, bytes: &[u8]) -> Result<(), Pr
     if bytes.len() > ALWAYS_FITS {
         enlarge(receiver.as_fd(), bytes.len()).map_err(ProcError::system(what()))?;
     }
+    fill_up(sender, bytes).map_err(ProcError::system(what()))
+}
+
+pub(super) fn fill_up(sender: impl AsFd, bytes: &[u8]) -> io::Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {
-        match send(sender, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        match send(&sender, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) => rest = &rest[sent..],
-            Err(Errno::AGAIN) => {
-                wait_for(sender, PollFlags::OUT).map_err(ProcError::system(what()))?;
-            }
-            Err(errno) => return Err(ProcError::system(what())(errno)),
+            Err(Errno::AGAIN) => wait_for(&sender, PollFlags::OUT)?,
+            Err(errno) => return Err(errno.into()),
         }
     }
     Ok(())

@@ -202,6 +202,9 @@ pub struct Waiting {
     /// The socket at its other end, unless it is closed already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<usize>,
+    /// The object with what its client has sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread: Option<SpaceId>,
 }
 
 /// A datagram that has not been read.
@@ -392,6 +395,7 @@ mod tests {
             client,
             to: B.parse().unwrap(),
             from: A.parse().unwrap(),
+            unread: None,
         };
         let waits = || end(A, B, OtherEnd::Waits);
         let fine = image(vec![listening(), waits()], vec![waiting(0, Some(1))]);

@@ -31,6 +31,8 @@ pub(crate) struct NewSockets {
     pub(super) sockets: Vec<OwnedFd>,
     /// Our own ends of connections whose other end is gone.
     pub(super) peers: Vec<Option<OwnedFd>>,
+    /// The same of connections that wait to be accepted.
+    pub(super) clients: Vec<Option<OwnedFd>>,
 }
 
 impl NewSockets {
@@ -56,8 +58,10 @@ impl NewSockets {
         for (index, socket) in image.sockets.iter().enumerate() {
             maker.listening(index, socket)?;
         }
+        let mut clients = Vec::with_capacity(image.waiting.len());
         for waiting in &image.waiting {
-            maker.waiting(waiting)?;
+            let client = maker.waiting(waiting)?;
+            clients.push(client);
         }
         for (index, socket) in image.sockets.iter().enumerate() {
             maker.still_connecting(index, socket)?;
@@ -68,6 +72,7 @@ impl NewSockets {
                 ProcError::BadImage("a socket is neither connected nor anything else".into())
             })?,
             peers: maker.peers,
+            clients,
         })
     }
 
@@ -278,7 +283,7 @@ impl Maker<'_> {
     }
 
     /// A connection that waits to be accepted.
-    fn waiting(&mut self, waiting: &Waiting) -> Result<(), ProcError> {
+    fn waiting(&mut self, waiting: &Waiting) -> Result<Option<OwnedFd>, ProcError> {
         let options = Options::default();
         let to = in_family(waiting.to, family_of(waiting.from));
         let what = || format!("connecting from {} to {to} again", waiting.from);
@@ -295,10 +300,13 @@ impl Maker<'_> {
         };
         let made = ports::patiently(&[from.local], || connecting(from, to, self.warn))?;
         finish_connecting(&made).map_err(ProcError::system(what()))?;
-        if let Some(client) = waiting.client {
-            self.sockets[client] = Some(made);
+        match waiting.client {
+            Some(client) => {
+                self.sockets[client] = Some(made);
+                Ok(None)
+            }
+            None => Ok(Some(made)),
         }
-        Ok(())
     }
 
     fn still_connecting(&mut self, index: usize, socket: &InetSocket) -> Result<(), ProcError> {

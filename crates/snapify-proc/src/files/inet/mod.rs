@@ -13,6 +13,7 @@
 //! | [`observe`] | looking at one socket without changing it |
 //! | [`relate`] | which sockets are ends of one connection, and whose the other ends are |
 //! | [`queue`] | reading what waits to be read, and what still waits to be sent |
+//! | [`requeue`] | reading what was sent to a connection that nobody has accepted |
 //! | [`survey`] | all sockets of a tree of processes, for `check` and capture |
 //! | [`make`] | new sockets with their addresses and connections |
 //! | [`connect`] | one connection between two given addresses |
@@ -33,6 +34,7 @@ mod options;
 mod ports;
 mod queue;
 mod relate;
+mod requeue;
 mod survey;
 
 pub use image::{

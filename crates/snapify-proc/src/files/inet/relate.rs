@@ -2,9 +2,10 @@
 
 use super::image::{Waiting, is_any};
 use super::observe::Observed;
+use super::requeue;
 use crate::files::holders;
 use snapify_sys::inet_diag::{InetSocket as Listed, TcpState, canonical, sockets};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -30,6 +31,8 @@ pub(super) struct Relations {
     pub connecting: HashMap<usize, SocketAddr>,
     /// Connections that wait to be accepted, the oldest first.
     pub waiting: Vec<Waiting>,
+    /// Listeners in whose queues there are connections with content.
+    pub with_content: HashSet<usize>,
     /// What waits to be accepted and cannot be saved: the listener, and why.
     pub refused: Vec<(usize, String)>,
 }
@@ -123,21 +126,25 @@ impl Relations {
                 continue;
             }
             let fin = u32::from(has_fin(listed.state));
-            let unread = listed.receive_queue.saturating_sub(fin);
+            let unread = listed.receive_queue.saturating_sub(fin) as usize;
             if unread > 0 && listed.state != TcpState::SynReceived {
-                let why = format!(
-                    "the connection from {} that waits to be accepted has sent {unread} bytes, \
-                     which nobody can read before it is accepted",
-                    listed.remote
-                );
-                self.refused.push((listener, why));
-                continue;
+                if unread + table.unsent(client) > requeue::MOST {
+                    let why = format!(
+                        "the connection from {} that waits to be accepted has sent so much that \
+                         it cannot be saved before it is",
+                        listed.remote
+                    );
+                    self.refused.push((listener, why));
+                    continue;
+                }
+                self.with_content.insert(listener);
             }
             let waiting = Waiting {
                 listener,
                 to: listed.local,
                 from: listed.remote,
                 client,
+                unread: None,
             };
             found.push((table.age(client), waiting));
         }
@@ -231,6 +238,13 @@ impl<'a> Table<'a> {
                 )
             })
             .map(|(index, _)| index)
+    }
+
+    /// How much of what a client has sent has not arrived.
+    fn unsent(&self, client: Option<usize>) -> usize {
+        client
+            .and_then(|client| self.by_inode.get(&self.all[client].0))
+            .map_or(0, |listed| listed.send_queue as usize)
     }
 
     /// Sorts connections by when they were made: the client has received nothing since. Within the

@@ -7,6 +7,7 @@ use super::observe::{self, Observed};
 use super::options::{self, Options};
 use super::queue;
 use super::relate::{self, Numbered, Relation, Relations, is_connected};
+use super::requeue::{self, Client};
 use crate::error::{Obstacle, ProcError};
 use snapify_store::SpaceId;
 use snapify_sys::inet_diag::TcpState;
@@ -148,7 +149,9 @@ impl InetSurvey {
         mut add: impl FnMut(String, Vec<u8>) -> SpaceId,
     ) -> (InetImage, Vec<Obstacle>) {
         let mut image = InetImage::default();
-        let mut obstacles = self.settle();
+        let mut obstacles = Vec::new();
+        let waiting = self.read_waiting(&mut obstacles);
+        self.settle(&mut obstacles);
         let received = match self.received() {
             Ok(received) => received,
             Err(error) => {
@@ -172,7 +175,7 @@ impl InetSurvey {
                 }
             }
         }
-        for waiting in &self.relations.waiting {
+        for (waiting, bytes) in waiting {
             let client = waiting.client.and_then(|client| self.image_index(client));
             let Some(listener) = self.image_index(waiting.listener) else {
                 continue;
@@ -180,15 +183,51 @@ impl InetSurvey {
             image.waiting.push(Waiting {
                 listener,
                 client,
-                ..*waiting
+                unread: (!bytes.is_empty())
+                    .then(|| add(format!("unread of {}", waiting.from), bytes)),
+                ..waiting
             });
         }
         (image, obstacles)
     }
 
+    /// All connections that wait to be accepted, with what was sent to them.
+    fn read_waiting(&self, obstacles: &mut Vec<Obstacle>) -> Vec<(Waiting, Vec<u8>)> {
+        let with_content = &self.relations.with_content;
+        let mut all = Vec::new();
+        let (read, plain): (Vec<Waiting>, Vec<Waiting>) = self
+            .relations
+            .waiting
+            .iter()
+            .partition(|waiting| with_content.contains(&waiting.listener));
+        all.extend(plain.into_iter().map(|waiting| (waiting, Vec::new())));
+        for &listener in with_content {
+            if self.image_index(listener).is_none() {
+                continue;
+            }
+            let held = &self.held[listener];
+            let known: Vec<Waiting> = read
+                .iter()
+                .copied()
+                .filter(|waiting| waiting.listener == listener)
+                .collect();
+            let client = |index: usize| Client {
+                socket: self.held[index].socket.as_fd(),
+                shut_write: self.observed[index].1.shut_write(),
+            };
+            match requeue::requeue(held.socket.as_fd(), &known, client) {
+                Ok(requeued) => all.extend(requeued),
+                Err(error) => obstacles.push(Obstacle::new(
+                    &held.name,
+                    format!("connections that wait to be accepted cannot be read: {error}"),
+                )),
+            }
+        }
+        all
+    }
+
     /// Makes all arrive that is on its way between the sockets.
-    fn settle(&self) -> Vec<Obstacle> {
-        let mut obstacles = Vec::new();
+    fn settle(&self, obstacles: &mut Vec<Obstacle>) {
         for (&index, relation) in &self.relations.of {
             let Relation::Socket(other) = relation else {
                 continue;
@@ -202,7 +241,6 @@ impl InetSurvey {
                 obstacles.push(Obstacle::new(&sender.name, why));
             }
         }
-        obstacles
     }
 
     fn received(&self) -> io::Result<HashMap<u64, usize>> {

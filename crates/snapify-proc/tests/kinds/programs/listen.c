@@ -90,6 +90,17 @@ int main(void) {
     int quiet = listening("127.0.0.1", 50), silent = connected_to("127.0.0.1", quiet);
     EQUAL(shutdown(silent, SHUT_WR), 0);
 
+    // These have already sent something.
+    int eager = listening("127.0.0.1", 50), early[4];
+    for (int i = 0; i < 4; i++) early[i] = connected_to("127.0.0.1", eager);
+    EQUAL(send(early[1], "early", 5, 0), 5);
+    EQUAL(send(early[2], "and done", 8, 0), 8);
+    EQUAL(shutdown(early[2], SHUT_WR), 0);
+    EQUAL(send(early[3], "and gone", 8, 0), 8);
+    union address early_at[4];
+    for (int i = 0; i < 4; i++) early_at[i] = own_address(early[i]);
+    close(early[3]);
+
     // Accepted only when data comes.
     int deferred = listening("127.0.0.1", 50);
     set(deferred, IPPROTO_TCP, TCP_DEFER_ACCEPT, 3);
@@ -162,6 +173,22 @@ int main(void) {
     EQUAL(recv(accepted, in, 10, 0), 0);
     EQUAL(send(accepted, "talk", 4, 0), 4);
     EQUAL(recv(silent, in, 10, 0), 4);
+
+    for (int i = 0; i < 4; i++) {
+        socklen_t size = sizeof now;
+        accepted = accept(eager, &now.any, &size);
+        EQUAL(port_of(&now), port_of(&early_at[i]));
+        memset(in, 0, sizeof in);
+        if (i == 0) EQUAL(send(early[i], "late", 4, 0), 4);
+        const char *sent[] = {"late", "early", "and done", "and gone"};
+        EQUAL(recv(accepted, in, sizeof in, 0), strlen(sent[i]));
+        EQUAL(strcmp(in, sent[i]), 0);
+        if (i > 1) EQUAL(recv(accepted, in, sizeof in, 0), 0);
+        if (i < 3) {
+            EQUAL(send(accepted, "answer", 6, 0), 6);
+            EQUAL(recv(early[i], in, sizeof in, 0), 6);
+        }
+    }
 
     EQUAL(option(deferred, IPPROTO_TCP, TCP_DEFER_ACCEPT), defer);
     fcntl(deferred, F_SETFL, O_NONBLOCK);
