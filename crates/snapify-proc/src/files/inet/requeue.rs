@@ -157,17 +157,14 @@ fn make_again<'a>(accepted: Accepted, client: &impl Fn(usize) -> Client<'a>) -> 
     Ok(())
 }
 
-/// Connects a socket again, from its old port: one that the kernel had chosen it has given back.
+/// Connects a socket again, from its old port: one that the kernel had chosen it has given back, although
+/// it still shows it. One that the program had chosen is used whatever the range is.
 fn reconnect(client: BorrowedFd<'_>, local: SocketAddr, to: SocketAddr) -> io::Result<()> {
     let family = match local {
         SocketAddr::V4(_) => Family::Ipv4,
         SocketAddr::V6(_) => Family::Ipv6,
     };
     let to = in_family(to, family);
-    let left = SocketAddr::try_from(rustix::net::getsockname(client)?)?;
-    if left.port() != 0 {
-        return Ok(rustix::net::connect(client, &to)?);
-    }
     let port = i32::from(local.port());
     let usual = sockopt::get_int(client, libc::IPPROTO_IP, LOCAL_PORT_RANGE)?;
     sockopt::set_int(
