@@ -95,9 +95,24 @@ pub(crate) fn build(
     for mapping in image.mappings.iter().filter(|m| !m.is_kernel()) {
         map(tracee, image, mapping, ctx, &mut open)?;
         advise(tracee, mapping)?;
+        blank(tracee, mapping)?;
     }
     open.close(tracee)?;
     Ok(trampoline)
+}
+
+/// Fills pages that hide those of a file with zeros: a page file leaves zeros out.
+fn blank(tracee: &Tracee<'_>, mapping: &MappingImage) -> Result<(), ProcError> {
+    static ZEROS: [u8; 256 * 1024] = [0; 256 * 1024];
+    for &(start, bytes) in &mapping.written {
+        let mut at = 0;
+        while at < bytes {
+            let n = (bytes - at).min(ZEROS.len() as u64);
+            tracee.write(start.offset(at), &ZEROS[..n as usize])?;
+            at += n;
+        }
+    }
+    Ok(())
 }
 
 fn trampoline(tracee: &mut Tracee<'_>, used: &Used) -> Result<Trampoline, ProcError> {

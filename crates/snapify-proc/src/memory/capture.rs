@@ -179,6 +179,7 @@ impl Work<'_> {
         let offset = mapping.offset;
         let mut saved = 0;
         let mut guards = Vec::new();
+        let begin = self.ranges.ranges.len();
         let kind = match classify(mapping, self.ctx) {
             Class::Skip => return Ok(None),
             Class::Obstacle(obstacle) => {
@@ -257,6 +258,11 @@ impl Work<'_> {
             self.guards(mapping, &mut guards)?;
         }
         flags.guards = guards;
+        let mut written = Vec::new();
+        if kind.is_private() && kind != MappingKind::Private {
+            let ranges = self.ranges.ranges[begin..].iter();
+            written.extend(ranges.map(|range| (RemoteAddr(range.start), range.bytes)));
+        }
         Ok(Some(MappingImage {
             start: mapping.start,
             end: mapping.end,
@@ -264,6 +270,7 @@ impl Work<'_> {
             kind,
             flags,
             saved,
+            written,
         }))
     }
 
@@ -276,7 +283,8 @@ impl Work<'_> {
         guards: &mut Vec<(RemoteAddr, u64)>,
     ) -> Result<u64, ProcError> {
         let not = match of_file {
-            true => Categories::ZERO_PAGE | Categories::FILE,
+            // A page of zeros hides what is in the file, be it the kernel's own (of merged pages).
+            true => Categories::FILE,
             false => Categories::ZERO_PAGE,
         };
         let guard = match self.guards_known {

@@ -78,6 +78,10 @@ pub struct MappingImage {
     pub flags: MappingFlags,
     /// Bytes of it that are in the page file.
     pub saved: u64,
+    /// Of a private mapping of a file: the pages that are the process's own, address and bytes. A page file leaves out those
+    /// of zeros, but they hide what is in the file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub written: Vec<(RemoteAddr, u64)>,
 }
 
 /// What a mapping is of.
@@ -351,7 +355,8 @@ impl MemoryImage {
             _ => true,
         };
         let flags = &mapping.flags;
-        let guards_fine = flags.guards.iter().all(|&(at, bytes)| {
+        let mut parts = flags.guards.iter().chain(&mapping.written);
+        let parts_fine = parts.all(|&(at, bytes)| {
             mapping.start <= at
                 && at
                     .0
@@ -367,7 +372,7 @@ impl MemoryImage {
             offset % PAGE_SIZE == 0 && offset.checked_add(mapping.bytes()).is_some()
         });
         file_fine
-            && guards_fine
+            && parts_fine
             && huge_fine
             && offset_fine
             && flags.key < KEYS
@@ -406,6 +411,7 @@ mod tests {
             kind: MappingKind::Private,
             flags: MappingFlags::default(),
             saved: 0,
+            written: Vec::new(),
         }
     }
 
@@ -440,6 +446,7 @@ mod tests {
         refused(&|m| m.flags.key = 16);
         refused(&|m| m.flags.guards = vec![(RemoteAddr(0x1f000), 0x2000)]);
         refused(&|m| m.flags.guards = vec![(RemoteAddr(0x1f000), u64::MAX)]);
+        refused(&|m| m.written = vec![(RemoteAddr(0xf000), 0x1000)]);
     }
 
     #[test]

@@ -199,6 +199,16 @@ static void files(void) {
     close(file);
     close(reading);
     strcpy(private, "written");
+    // Written pages that hold only zeros hide what is in the file.
+    int full = open("full", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    for (int i = 0; i < 4; i++) write_at(full, "not zero", i * PAGE);
+    char *blank = map(4 * PAGE, RW, MAP_PRIVATE, full);
+    close(full);
+    blank[0] = blank[2 * PAGE] = 'x';
+    memset(blank, 0, PAGE);
+    memset(blank + 2 * PAGE, 0, PAGE);
+    static char data[3 * PAGE] = "initialized";
+    memset(data, 0, sizeof data);
     // Nobody may write a file's memory whose descriptor is not for writing, whatever the file's permissions.
     file = open("plain", O_RDWR | O_CREAT | O_TRUNC, 0600);
     EQUAL(ftruncate(file, 2 * PAGE), 0);
@@ -209,6 +219,7 @@ static void files(void) {
     close(file);
     write_only[5] = 'w';
     pause_here();
+    EXPECT(!blank[0] && !strcmp(blank + PAGE, "not zero") && !blank[2 * PAGE] && !data[0]);
     EXPECT(!strcmp(shared + PAGE, "content") && !strcmp(private + PAGE, "content") && !strcmp(private, "written"));
     EXPECT(readable(shared + PAGE + 4095) && !readable(shared + 2 * PAGE) && !readable(private + 3 * PAGE));
     EQUAL(mprotect(shared, PAGE, RW), -1);
