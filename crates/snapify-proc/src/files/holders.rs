@@ -1,4 +1,4 @@
-//! Who else holds a pipe. The kernel does not tell how many processes have an end open, so the
+//! Who else holds a pipe or a socket. The kernel does not tell how many processes have an end open, so the
 //! descriptors of all processes that we may look at are looked through; a pipe goes to others by
 //! inheritance, mostly to processes of the same user.
 
@@ -8,14 +8,33 @@ use crate::ids::Pid;
 use crate::procfs::{ProcDir, text};
 use snapify_sys::kcmp::{Kind, kcmp};
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// For each of these pipes (inode numbers) that another process holds too: that process, for
 /// people.
 pub(super) fn of_pipes(
-    pipes: &[u64],
+    pipes: &HashSet<u64>,
     except: impl Fn(Pid) -> bool,
 ) -> Result<HashMap<u64, String>, ProcError> {
+    of_objects(b"pipe:[", pipes, except)
+}
+
+/// As [`of_pipes`], for sockets.
+pub(super) fn of_sockets(
+    sockets: &HashSet<u64>,
+    except: impl Fn(Pid) -> bool,
+) -> Result<HashMap<u64, String>, ProcError> {
+    of_objects(b"socket:[", sockets, except)
+}
+
+fn of_objects(
+    prefix: &[u8],
+    wanted: &HashSet<u64>,
+    except: impl Fn(Pid) -> bool,
+) -> Result<HashMap<u64, String>, ProcError> {
+    if wanted.is_empty() {
+        return Ok(HashMap::new());
+    }
     let mut found = HashMap::new();
     for pid in others(except)? {
         // Processes end meanwhile, and those of other users are closed to us.
@@ -29,12 +48,12 @@ pub(super) fn of_pipes(
             };
             let inode = link
                 .as_bytes()
-                .strip_prefix(b"pipe:[")
+                .strip_prefix(prefix)
                 .and_then(|rest| rest.strip_suffix(b"]"));
             let Some(inode) = inode.and_then(|number| text::unsigned(number, 10)) else {
                 continue;
             };
-            if pipes.contains(&inode) {
+            if wanted.contains(&inode) {
                 found.entry(inode).or_insert_with(|| describe(&proc));
             }
         }
@@ -104,12 +123,15 @@ mod tests {
         let (reader, writer) = std::io::pipe().unwrap();
         let inode = rustix::fs::fstat(reader.as_fd()).unwrap().st_ino;
         let us = Pid(std::process::id().cast_signed());
-        assert_eq!(of_pipes(&[inode], |pid| pid == us).unwrap(), HashMap::new());
+        assert_eq!(
+            of_pipes(&HashSet::from([inode]), |pid| pid == us).unwrap(),
+            HashMap::new()
+        );
         let mut child = Command::new("cat")
             .stdin(Stdio::from(reader))
             .spawn()
             .unwrap();
-        let holder = of_pipes(&[inode], |pid| pid == us)
+        let holder = of_pipes(&HashSet::from([inode]), |pid| pid == us)
             .unwrap()
             .remove(&inode)
             .unwrap();

@@ -132,6 +132,8 @@ pub(crate) struct View<'a> {
     pub inet: inet::InetSurvey,
     /// The UNIX sockets, and what is on its way through them.
     pub unix: unix::set::SocketSet,
+    /// Other processes that hold UNIX sockets whose connections are within these, by inode number.
+    pub socket_holders: HashMap<u64, String>,
     /// The descriptors that lead to each object.
     by_object: HashMap<(u64, u64), Vec<Place>>,
     /// Types of the file systems met so far, by device number.
@@ -276,17 +278,16 @@ impl<'a> View<'a> {
                 ends.1 |= can_write(one.flags());
             }
         }
-        let whole: Vec<u64> = pipes
+        let whole: HashSet<u64> = pipes
             .iter()
             .filter(|(_, ends)| **ends == (true, true))
             .map(|(inode, _)| *inode)
             .collect();
-        let holders = if whole.is_empty() {
-            HashMap::new()
-        } else {
-            let us = Pid(std::process::id().cast_signed());
-            holders::of_pipes(&whole, |pid| members.contains_key(&pid) || pid == us)?
-        };
+        // What is on its way, and all that we look at, we have open ourselves.
+        let us = Pid(std::process::id().cast_signed());
+        let is_known = |pid: Pid| members.contains_key(&pid) || pid == us;
+        let holders = holders::of_pipes(&whole, is_known)?;
+        let socket_holders = holders::of_sockets(&unix.saved().collect(), is_known)?;
         let is_external = |seen: &Seen| {
             seen.process == 0 && externals.iter().any(|one| one.fds.contains(&seen.fd))
         };
@@ -308,6 +309,7 @@ impl<'a> View<'a> {
             externals,
             pipes,
             holders,
+            socket_holders,
             inet,
             unix,
             by_object,

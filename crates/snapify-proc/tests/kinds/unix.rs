@@ -4,6 +4,7 @@ use crate::stage::{Running, Stage, User};
 use crate::survives;
 use std::fs;
 use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::process::Stdio;
 
 #[test]
 fn pairs() {
@@ -50,6 +51,29 @@ fn a_connection_to_another_program_is_refused_by_its_name() {
     refused();
     let _accepted = server.accept().unwrap();
     refused();
+    program.go_on_and_be_fine();
+}
+
+/// Both ends are the program's, but the other one talks to it through one of them.
+#[test]
+fn a_socket_that_another_program_has_too_is_refused() {
+    let stage = Stage::new("unix_pairs", User::Ourselves);
+    // Python leaves the ends open for the program, under other numbers than its own.
+    let script = "import os, socket, subprocess, sys\n\
+        a, b = socket.socketpair()\n\
+        os.dup2(a.fileno(), 70); os.dup2(b.fileno(), 71)\n\
+        child = subprocess.Popen(['./unix_pairs'], pass_fds=(70, 71))\n\
+        os.close(70); os.close(71)\n\
+        sys.exit(child.wait())";
+    fs::write(stage.path("parent.py"), script).unwrap();
+    let program = stage.start_through_shell("exec python3 parent.py", Stdio::inherit());
+    let pid = stage.pid_of_program(program.pid());
+    let refusal = stage.try_save(pid, "image", false).unwrap_err();
+    assert!(refusal.contains("has this UNIX socket too"), "{refusal}");
+    assert!(
+        refusal.contains("descriptor 70") && refusal.contains("descriptor 71"),
+        "{refusal}"
+    );
     program.go_on_and_be_fine();
 }
 

@@ -29,6 +29,7 @@ pub(crate) use fill::Supplies;
 pub use image::{Link, SocketRef, UnixSocket};
 pub(crate) use make::NewSockets;
 
+use super::holders;
 use super::inherit::standard_stream;
 use super::survey::{Found, Recognized, Seen, View};
 
@@ -39,12 +40,28 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
     if !view.unix.contains(inode) {
         return None;
     }
-    match view.unix.foreign(inode) {
-        None => Some(match view.unix.obstacles(inode).into_iter().next() {
-            None => Ok(Found::Unix),
-            Some(obstacle) => Err(obstacle),
-        }),
-        Some(_) if standard_stream(seen, view).is_some() => None,
-        Some(foreign) => Some(Err(seen.obstacle(foreign.describe()))),
+    if let Some(foreign) = view.unix.foreign(inode) {
+        return match standard_stream(seen, view) {
+            Some(_) => None,
+            None => Some(Err(seen.obstacle(foreign.describe()))),
+        };
     }
+    if let Some(holder) = view.socket_holders.get(&inode) {
+        if standard_stream(seen, view).is_some() {
+            return None;
+        }
+        if !holders::has_inherited(seen, view) {
+            let why = format!("{holder}, which is not being saved, has this UNIX socket too");
+            return Some(Err(seen.obstacle(why)));
+        }
+        tracing::warn!(
+            "descriptor {} is a UNIX socket that {holder} has left open for the program; \
+             after a restart they are not connected through it",
+            seen.fd
+        );
+    }
+    Some(match view.unix.obstacles(inode).into_iter().next() {
+        None => Ok(Found::Unix),
+        Some(obstacle) => Err(obstacle),
+    })
 }

@@ -2,8 +2,8 @@
 
 use super::image::{Name, UnixSocket, owns_name};
 use super::maker::{Maker, Place, failed, make_way};
-use super::set::holder;
 use crate::error::{Obstacle, ProcError};
+use crate::files::holders;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Uid};
 use snapify_sys::unix_diag::{self, UnixSocketInfo};
 use snapify_sys::unix_socket;
@@ -74,7 +74,7 @@ fn taken(name: &Name, all: &[UnixSocketInfo]) -> Option<(Obstacle, bool)> {
         let text = String::from_utf8_lossy(name.address.as_bytes()).replace('\0', "@");
         Some((Obstacle::new(format!("UNIX socket {text}"), why), may_pass))
     };
-    let by = |info: &UnixSocketInfo| match holder(info.inode) {
+    let by = |info: &UnixSocketInfo| match holders::of_socket(info.inode) {
         Some(holder) => refuse(format!("{holder} has this address"), false),
         None => refuse("another process has this address".into(), true),
     };

@@ -4,8 +4,8 @@
 use super::image::Kind;
 use super::queue::{self, Queued};
 use crate::error::{Obstacle, ProcError};
+use crate::files::holders;
 use crate::ids::{Pid, RemoteFd};
-use crate::procfs::{ProcDir, text};
 use rustix::fs::FileType;
 use rustix::net::{AddressFamily, sockopt};
 use snapify_sys::unix_diag::{self, UnixSocketInfo};
@@ -67,7 +67,7 @@ impl Foreign {
             Self::Nobody => "it is a UNIX socket whose other end cannot be seen from here".into(),
             Self::Peer(peer) => format!(
                 "the other end of this UNIX socket belongs to {}, which is not being saved",
-                holder(peer).unwrap_or_else(|| "another process".into())
+                holders::of_socket(peer).unwrap_or_else(|| "another process".into())
             ),
         }
     }
@@ -250,7 +250,7 @@ impl SocketSet {
                     "a client has gone whose connection was not accepted yet: what it has sent cannot be read".into(),
                 );
             } else if !self.place.contains_key(client) {
-                let who = holder(*client).unwrap_or_else(|| "another process".into());
+                let who = holders::of_socket(*client).unwrap_or_else(|| "another process".into());
                 whys.insert(format!(
                     "a connection from {who}, which is not being saved, waits to be accepted"
                 ));
@@ -270,31 +270,4 @@ impl SocketSet {
         let member = self.place.get(&inode).map(|&place| &self.members[place]);
         member.is_some_and(|member| super::capture::charge(&member.socket) > 0)
     }
-}
-
-/// A process that has a socket open, for people.
-pub(super) fn holder(inode: u64) -> Option<String> {
-    let wanted = format!("socket:[{inode}]");
-    let pids = std::fs::read_dir("/proc").ok()?.flatten();
-    let pids = pids.filter_map(|entry| text::id(entry.file_name().as_encoded_bytes()));
-    // We hold duplicates.
-    let us = std::process::id().cast_signed();
-    for pid in pids.filter(|&pid| pid != us) {
-        // Processes end meanwhile, and those of other users are closed to us.
-        let Ok(proc) = ProcDir::open(Pid(pid)) else {
-            continue;
-        };
-        let mut fds = proc.fds().unwrap_or_default().into_iter();
-        let has_it = fds.any(|fd| {
-            proc.link(&format!("fd/{fd}"))
-                .is_ok_and(|link| link.as_bytes() == wanted.as_bytes())
-        });
-        if has_it {
-            let name = proc
-                .stat()
-                .map(|stat| String::from_utf8_lossy(&stat.comm).into_owned());
-            return Some(format!("process {pid} ({})", name.unwrap_or_default()));
-        }
-    }
-    None
 }
