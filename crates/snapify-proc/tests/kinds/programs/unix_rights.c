@@ -2,6 +2,7 @@
 #include "check.h"
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <netinet/in.h>
 
 static void send_fds(int socket, const char *text, const int *fds, int count, const struct ucred *sender) {
     union { char bytes[2000]; struct cmsghdr aligned; } control = {0};
@@ -87,6 +88,22 @@ int main(void) {
     send_fds(datagrams[0], "many", fds, 253, NULL);
     send_fds(datagrams[0], "", fds, 1, NULL);
 
+    // A listening TCP socket that nobody else has, and a memory file.
+    int tcp = socket(AF_INET, SOCK_STREAM, 0), memory = memfd_create("flying", 0);
+    struct sockaddr_in port = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof port;
+    EQUAL(bind(tcp, (void *)&port, sizeof port) | listen(tcp, 3) | getsockname(tcp, (void *)&port, &length), 0);
+    EQUAL(write(memory, "memory", 6), 6);
+    int handed[2];
+    EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, handed), 0);
+    fds[0] = tcp, fds[1] = memory;
+    send_fds(handed[0], "x", fds, 2, NULL);
+    close(tcp);
+    close(memory);
+    fds[0] = kept, fds[1] = kept;
+    // The sender has gone, and what it has sent is still there.
+    close(handed[0]);
+
     // Credentials: those that are noted because they are wanted, and from one that has ended.
     int wanted[2], on = 1;
     EQUAL(socketpair(AF_UNIX, SOCK_DGRAM, 0, wanted), 0);
@@ -141,6 +158,13 @@ int main(void) {
     EQUAL(receive_fds(datagrams[1], "many", got, NULL), 253);
     EQUAL(lseek(got[252], 0, SEEK_CUR), 4);
     EQUAL(receive_fds(datagrams[1], "", got, NULL), 1);
+
+    EQUAL(receive_fds(handed[1], "x", got, NULL), 2);
+    int client = socket(AF_INET, SOCK_STREAM, 0);
+    EQUAL(connect(client, (void *)&port, sizeof port), 0);
+    EXPECT(accept(got[0], NULL, NULL) >= 0);
+    EQUAL(pread(got[1], in, sizeof in, 0), 6);
+    EQUAL(recv(handed[1], in, sizeof in, 0), 0);
 
     struct ucred sender = {0};
     EQUAL(receive_fds(wanted[1], "mine", got, &sender), 0);
