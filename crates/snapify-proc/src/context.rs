@@ -7,6 +7,7 @@ use crate::attributes::{Attributes, write_own};
 use crate::capture::CaptureContext;
 use crate::clocks::ClocksImage;
 use crate::error::{Obstacle, ProcError};
+use crate::files::directory::{RemovedDirectory, temporary_name};
 use crate::path::ImagePath;
 use crate::privileges::Privileges;
 use crate::procfs::limits::{Limit, RESOURCES, resource_name};
@@ -15,12 +16,16 @@ use crate::restore::RestoreContext;
 use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::path::Path;
 
 /// Everything about a process that has no module of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContextImage {
-    /// Working directory.
+    /// Working directory, or what it was called when it had a name.
     pub directory: ImagePath,
+    /// Whether the working directory was removed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub directory_removed: bool,
     /// File mode creation mask.
     pub umask: u32,
     /// User and group id. All of real, effective, saved and file-system id are the same.
@@ -63,9 +68,14 @@ pub fn capture(
     ctx: &CaptureContext<'_>,
 ) -> Result<ContextImage, ProcError> {
     let status = ctx.status;
-    let directory = ctx.proc.link("cwd")?;
-    if let Some(obstacle) = lost_directory(&directory, &ctx.proc.stat_of("cwd")?) {
+    let mut directory = ctx.proc.link("cwd")?;
+    let stat = ctx.proc.stat_of("cwd")?;
+    if let Some(obstacle) = lost_directory(&directory, &stat) {
         ctx.refuse(obstacle);
+    }
+    let directory_removed = stat.st_nlink == 0;
+    if directory_removed {
+        directory = RemovedDirectory::new(&directory, &stat).was;
     }
     if has_local_descriptors(tracee)? {
         ctx.refuse(Obstacle::new(
@@ -75,6 +85,7 @@ pub fn capture(
     }
     Ok(ContextImage {
         directory,
+        directory_removed,
         umask: status.umask.unwrap_or(0o022),
         owner: (status.uid.real, status.gid.real),
         privileges: Privileges::capture(tracee, status)?,
@@ -114,9 +125,10 @@ fn has_local_descriptors(tracee: &mut Tracee<'_>) -> Result<bool, ProcError> {
 
 /// Why a process cannot come back to its working directory.
 pub(crate) fn lost_directory(directory: &ImagePath, stat: &rustix::fs::Stat) -> Option<Obstacle> {
-    let lost = stat.st_nlink == 0 || !crate::identity::leads_to(directory, stat);
+    let lost = stat.st_nlink > 0 && !crate::identity::leads_to(directory, stat);
     lost.then(|| {
-        let why = "it was removed, or this name leads to something else by now";
+        let why =
+            "this name leads to something else by now, or to nothing that can be reached from here";
         Obstacle::new(format!("working directory {directory}"), why)
     })
 }
@@ -128,6 +140,7 @@ pub fn preflight(image: &ContextImage) -> Vec<Obstacle> {
     let mut obstacles = Vec::new();
     let refuse = |why: String| Obstacle::new(format!("working directory {}", image.directory), why);
     match rustix::fs::stat(image.directory.as_path()) {
+        _ if image.directory_removed => {}
         Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_dir() => {}
         Ok(_) => obstacles.push(refuse("it is no directory any more".into())),
         Err(errno) => obstacles.push(refuse(io::Error::from(errno).to_string())),
@@ -153,10 +166,11 @@ pub fn restore(
     image: &ContextImage,
     ctx: &mut RestoreContext<'_>,
 ) -> Result<(), ProcError> {
-    let path = tracee.put_cstr(&image.directory)?;
-    tracee
-        .syscall("chdir", libc::SYS_chdir, [path.0, 0, 0, 0, 0, 0])
-        .map_err(|error| about(error, "change to", &image.directory))?;
+    if image.directory_removed {
+        change_to_removed(tracee, &image.directory)?;
+    } else {
+        change_to(tracee, &image.directory)?;
+    }
     tracee.syscall(
         "umask",
         libc::SYS_umask,
@@ -165,9 +179,42 @@ pub fn restore(
     image.attributes.restore(tracee, ctx)
 }
 
-fn about(error: ProcError, what: &'static str, path: &ImagePath) -> ProcError {
+fn change_to(tracee: &mut Tracee<'_>, path: &Path) -> Result<(), ProcError> {
+    let at = tracee.put_cstr(path)?;
+    tracee
+        .syscall("chdir", libc::SYS_chdir, [at.0, 0, 0, 0, 0, 0])
+        .map(drop)
+        .map_err(|error| about(error, "change to", path))
+}
+
+/// Makes a directory, changes to it and removes it: where it was if that name is free, or in the directory for temporary files.
+fn change_to_removed(tracee: &mut Tracee<'_>, was: &Path) -> Result<(), ProcError> {
+    let make = |tracee: &mut Tracee<'_>, path: &Path| {
+        let at = tracee.put_cstr(path)?;
+        tracee
+            .syscall("mkdir", libc::SYS_mkdir, [at.0, 0o700, 0, 0, 0, 0])
+            .map(drop)
+            .map_err(|error| about(error, "make", path))
+    };
+    let path = match make(tracee, was) {
+        Ok(()) => was.to_owned(),
+        Err(_) => {
+            let path = temporary_name("directory");
+            make(tracee, &path)?;
+            path
+        }
+    };
+    let changed = change_to(tracee, &path);
+    let at = tracee.put_cstr(&path)?;
+    tracee
+        .syscall("rmdir", libc::SYS_rmdir, [at.0, 0, 0, 0, 0, 0])
+        .map_err(|error| about(error, "remove", &path))?;
+    changed
+}
+
+fn about(error: ProcError, what: &'static str, path: &Path) -> ProcError {
     match error {
-        ProcError::RemoteSyscall { source, .. } => ProcError::file(what, path.as_path())(source),
+        ProcError::RemoteSyscall { source, .. } => ProcError::file(what, path)(source),
         other => other,
     }
 }

@@ -48,6 +48,58 @@ pub fn signalfd(signals: u64, nonblocking: bool) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(new as i32) })
 }
 
+/// Who gets the signals of a file (`struct f_owner_ex`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SignalOwner {
+    /// `F_OWNER_TID` (0), `F_OWNER_PID` (1) or `F_OWNER_PGRP` (2).
+    pub kind: i32,
+    /// Id as the caller sees it; 0 for nobody.
+    pub id: i32,
+}
+
+/// `F_SETSIG` of fcntl(2).
+pub const F_SETSIG: i32 = 10;
+const F_GETSIG: i32 = 11;
+/// `F_SETOWN_EX` of fcntl(2).
+pub const F_SETOWN_EX: i32 = 15;
+const F_GETOWN_EX: i32 = 16;
+const F_GET_RW_HINT: i32 = 1035;
+/// `F_SET_RW_HINT` of fcntl(2).
+pub const F_SET_RW_HINT: i32 = 1036;
+
+/// `F_GETOWN_EX` (fcntl(2)).
+///
+/// # Errors
+/// `EBADF` for a descriptor opened with `O_PATH`.
+pub fn signal_owner(fd: BorrowedFd<'_>) -> io::Result<SignalOwner> {
+    let mut owner = SignalOwner::default();
+    // SAFETY: the kernel writes one structure.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), F_GETOWN_EX, &raw mut owner) };
+    crate::check(result.into()).map(|_| owner)
+}
+
+/// `F_GETSIG`: the signal that tells of input; 0 is SIGIO without details.
+///
+/// # Errors
+/// `EBADF` for a descriptor opened with `O_PATH`.
+pub fn input_signal(fd: BorrowedFd<'_>) -> io::Result<i32> {
+    // SAFETY: no memory is passed.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), F_GETSIG) };
+    crate::check(result.into()).map(|signal| signal as i32)
+}
+
+/// `F_GET_RW_HINT`: the write life time hint of a file, 0 for none.
+///
+/// # Errors
+/// `EINVAL` for what is no file.
+pub fn write_hint(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut hint = 0_u64;
+    // SAFETY: the kernel writes one integer.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), F_GET_RW_HINT, &raw mut hint) };
+    crate::check(result.into()).map(|_| hint)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,8 @@ use super::locks::LockImage;
 use super::regular::{NamedType, OpenRemoved, RemovedFile};
 use super::survey::{Found, Group, Seen, Subject, Survey, View};
 use super::{
-    Description, Descriptor, FilesImage, Object, can_read, inet, mqueue, pipe, regular, unix,
+    Description, Descriptor, FilesImage, Object, can_read, can_write, fifo, has_flag, inet,
+    input_signals, mqueue, pipe, regular, unix,
 };
 use crate::capture::Gathered;
 use crate::error::{Obstacle, ProcError};
@@ -13,7 +14,7 @@ use crate::ids::{Pid, RemoteFd};
 use crate::procfs::ProcDir;
 use crate::remote::Tracee;
 use snapify_store::SpaceId;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
@@ -106,8 +107,8 @@ struct Builder<'a> {
     gathered: &'a Gathered,
     view: &'a View<'a>,
     image: FilesImage,
-    /// Index of each pipe by inode number.
-    pipes: HashMap<u64, usize>,
+    /// Index of each pipe by device and inode number.
+    pipes: HashMap<(u64, u64), usize>,
     /// Index of each removed file by device and inode number.
     removed: HashMap<(u64, u64), usize>,
     /// Index of each message queue by device and inode number.
@@ -162,9 +163,7 @@ impl Builder<'_> {
                 file: self.removed_file(seen)?,
                 offset: seen.info.pos,
             }),
-            Found::PipeEnd => Object::Pipe(pipe::PipeEnd {
-                pipe: self.pipe(seen)?,
-            }),
+            Found::PipeEnd => Object::Pipe(self.pipe_end(seen)?),
             Found::MessageQueue => Object::MessageQueue(mqueue::OpenQueue {
                 queue: self.queue(seen)?,
             }),
@@ -173,14 +172,20 @@ impl Builder<'_> {
                 socket: self.unix[&seen.stat.st_ino],
             }),
         };
+        let kept = match object {
+            // Belongs to whoever supplies it.
+            Object::External { .. } => input_signals::Kept::default(),
+            _ => input_signals::capture(seen, self.view)?,
+        };
         let locks = self.locks(group, &object);
         // What is restored by a process that has it open needs one.
         let is_flying = |seen: &Seen| seen.process + 1 == self.view.owners.len();
         if group.descriptors.iter().all(is_flying) {
             let needs_process = match &object {
                 Object::Epoll(_) => true,
+                Object::PidFd(pidfd) => pidfd.process.is_some(),
                 Object::Named(file) => file.file_type == NamedType::OwnProc,
-                _ => !locks.is_empty(),
+                _ => !locks.is_empty() || kept.signals.is_some(),
             };
             if needs_process {
                 let why = "it is on its way through a socket and no process has it open, which is not supported for its kind";
@@ -191,6 +196,8 @@ impl Builder<'_> {
             flags: seen.flags(),
             locks,
             object,
+            input_signals: kept.signals,
+            write_hint: kept.write_hint,
         })
     }
 
@@ -217,22 +224,32 @@ impl Builder<'_> {
         Ok(file)
     }
 
-    fn pipe(&mut self, seen: &Seen) -> Result<usize, Obstacle> {
-        if let Some(&pipe) = self.pipes.get(&seen.stat.st_ino) {
-            return Ok(pipe);
-        }
-        let capacity = self
+    fn pipe_end(&mut self, seen: &Seen) -> Result<pipe::PipeEnd, Obstacle> {
+        let end = self
             .view
             .duplicate(seen)
-            .and_then(|end| Ok(rustix::pipe::fcntl_getpipe_size(&end)?))
-            .map_err(|error| seen.obstacle(format!("its size cannot be read: {error}")))?;
-        self.image.pipes.push(pipe::PipeImage {
-            capacity,
-            content: None,
-        });
-        let pipe = self.image.pipes.len() - 1;
-        self.pipes.insert(seen.stat.st_ino, pipe);
-        Ok(pipe)
+            .map_err(|error| seen.obstacle(format!("it cannot be looked at: {error}")))?;
+        let pipe = match self.pipes.get(&seen.object_id()) {
+            Some(&pipe) => pipe,
+            None => {
+                let capacity = rustix::pipe::fcntl_getpipe_size(&end).map_err(|errno| {
+                    let error = io::Error::from(errno);
+                    seen.obstacle(format!("its size cannot be read: {error}"))
+                })?;
+                self.image.pipes.push(pipe::PipeImage {
+                    capacity,
+                    name: fifo::FifoName::of(seen),
+                    ..pipe::PipeImage::default()
+                });
+                let pipe = self.image.pipes.len() - 1;
+                self.pipes.insert(seen.object_id(), pipe);
+                pipe
+            }
+        };
+        Ok(pipe::PipeEnd {
+            pipe,
+            awaits_writer: fifo::awaits_writer(seen, &end),
+        })
     }
 
     fn queue(&mut self, seen: &Seen) -> Result<usize, Obstacle> {
@@ -262,13 +279,22 @@ impl Builder<'_> {
     /// Saves the contents of the pipes, each through any of its read ends. A pipe that nobody can
     /// read needs none.
     fn fill_pipes(&mut self, groups: &[Group]) {
+        let packet_mode = |group: &&Group| {
+            let flags = group.representative().flags();
+            can_write(flags) && has_flag(flags, libc::O_DIRECT)
+        };
+        let in_packets: HashSet<(u64, u64)> = groups
+            .iter()
+            .filter(packet_mode)
+            .map(|group| group.representative().object_id())
+            .collect();
         for group in groups {
             let seen = group.representative();
             if !matches!(group.found, Ok((_, Found::PipeEnd))) || !can_read(seen.flags()) {
                 continue;
             }
             // Each pipe once, whatever the number of its read ends.
-            let Some(pipe) = self.pipes.remove(&seen.stat.st_ino) else {
+            let Some(pipe) = self.pipes.remove(&seen.object_id()) else {
                 continue;
             };
             match self
@@ -276,13 +302,16 @@ impl Builder<'_> {
                 .duplicate(seen)
                 .and_then(|reader| pipe::content(reader.as_fd()))
             {
-                Ok(content) if content.is_empty() => {}
-                Ok(content) => {
+                Ok((content, _)) if content.is_empty() => {}
+                Ok((content, packets)) => {
                     let object = self
                         .gathered
                         .objects_mut()
                         .add_bytes(seen.link.to_string(), content);
                     self.image.pipes[pipe].content = Some(object);
+                    if packets.len() > 1 || in_packets.contains(&seen.object_id()) {
+                        self.image.pipes[pipe].packets = packets;
+                    }
                 }
                 Err(error) => self
                     .gathered
@@ -319,14 +348,26 @@ impl Builder<'_> {
         }
         let mut locks: Vec<LockImage> = Vec::new();
         for seen in &group.descriptors {
+            let flags = seen.flags();
+            // Locks of a process show with every descriptor of the file. They come back through one that they can be taken
+            // through, which there must be: closing it would have dropped them.
+            let takes = |lock: &LockImage| {
+                lock.process.is_none()
+                    || !has_flag(flags, libc::O_PATH)
+                        && if lock.exclusive {
+                            can_write(flags)
+                        } else {
+                            can_read(flags)
+                        }
+            };
             let holder = self.view.owner(seen).inner_pid;
             for lock in seen
                 .info
                 .locks
                 .iter()
-                .filter_map(|lock| LockImage::new(lock, holder))
+                .map(|lock| LockImage::new(lock, holder))
             {
-                if !locks.contains(&lock) {
+                if takes(&lock) && !locks.contains(&lock) {
                     locks.push(lock);
                 }
             }

@@ -96,6 +96,23 @@ pub(super) fn has_inherited(seen: &Seen, view: &View<'_>) -> bool {
     others(|other| view.members.contains_key(&other)).is_ok_and(|mut others| others.any(has_it))
 }
 
+/// Whether another process has a pipe with a name open.
+pub(super) fn of_named_pipe(seen: &Seen, view: &View<'_>) -> bool {
+    let has_it = |other: Pid| {
+        let Ok(proc) = ProcDir::open(other) else {
+            return false;
+        };
+        let fds = proc.fds().unwrap_or_default();
+        fds.iter().map(|fd| format!("fd/{fd}")).any(|name| {
+            proc.link(&name).is_ok_and(|link| link == seen.link)
+                && proc
+                    .stat_of(&name)
+                    .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == seen.object_id())
+        })
+    };
+    others(|other| view.members.contains_key(&other)).is_ok_and(|mut others| others.any(has_it))
+}
+
 /// All processes but those that are saved.
 fn others(except: impl Fn(Pid) -> bool) -> Result<impl Iterator<Item = Pid>, ProcError> {
     let directory = std::fs::read_dir("/proc").map_err(ProcError::proc("/proc"))?;

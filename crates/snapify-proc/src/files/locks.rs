@@ -19,6 +19,8 @@ pub enum LockOwner {
     Posix,
     /// `F_OFD_SETLK`: it belongs to the description.
     Ofd,
+    /// `F_SETLEASE`: it belongs to the description, and who takes it is told when somebody else opens the file.
+    Lease,
 }
 
 /// One lock.
@@ -38,14 +40,14 @@ pub struct LockImage {
 }
 
 impl LockImage {
-    /// Takes over what fdinfo of a descriptor of process `holder` shows; `None` for a lease, with which a descriptor is refused.
-    pub(crate) fn new(seen: &Lock, holder: Pid) -> Option<Self> {
-        Some(Self {
+    /// Takes over what fdinfo of a descriptor of process `holder` shows.
+    pub(crate) fn new(seen: &Lock, holder: Pid) -> Self {
+        Self {
             owner: match seen.kind {
                 LockKind::Flock => LockOwner::Flock,
                 LockKind::Posix => LockOwner::Posix,
                 LockKind::Ofd => LockOwner::Ofd,
-                LockKind::Lease => return None,
+                LockKind::Lease => LockOwner::Lease,
             },
             process: (seen.kind == LockKind::Posix).then_some(holder.0),
             exclusive: seen.exclusive,
@@ -53,7 +55,7 @@ impl LockImage {
             bytes: seen
                 .last
                 .map_or(0, |last| last.saturating_sub(seen.start).saturating_add(1)),
-        })
+        }
     }
 }
 
@@ -118,6 +120,15 @@ fn take(tracee: &mut Tracee<'_>, fd: RemoteFd, lock: LockImage) -> Result<(), Pr
             let args = [fd.0 as u64, (how | libc::LOCK_NB) as u64, 0, 0, 0, 0];
             return tracee.syscall("flock", libc::SYS_flock, args).map(drop);
         }
+        LockOwner::Lease => {
+            let how = if lock.exclusive {
+                libc::F_WRLCK
+            } else {
+                libc::F_RDLCK
+            };
+            let args = [fd.0 as u64, libc::F_SETLEASE as u64, how as u64, 0, 0, 0];
+            return tracee.syscall("fcntl", libc::SYS_fcntl, args).map(drop);
+        }
         LockOwner::Posix => libc::F_SETLK,
         LockOwner::Ofd => libc::F_OFD_SETLK,
     };
@@ -159,12 +170,11 @@ mod tests {
             exclusive: false,
             start: 10,
             last: Some(19),
+            breaking: false,
         };
-        assert_eq!(LockImage::new(&seen, Pid(7)).unwrap().bytes, 10);
+        assert_eq!(LockImage::new(&seen, Pid(7)).bytes, 10);
         assert_eq!(
-            LockImage::new(&Lock { last: None, ..seen }, Pid(7))
-                .unwrap()
-                .bytes,
+            LockImage::new(&Lock { last: None, ..seen }, Pid(7)).bytes,
             0
         );
         assert_eq!(
@@ -176,19 +186,13 @@ mod tests {
                 },
                 Pid(7)
             )
-            .unwrap()
             .bytes,
             u64::MAX
         );
-        assert!(
-            LockImage::new(
-                &Lock {
-                    kind: LockKind::Lease,
-                    ..seen
-                },
-                Pid(7)
-            )
-            .is_none()
-        );
+        let lease = Lock {
+            kind: LockKind::Lease,
+            ..seen
+        };
+        assert_eq!(LockImage::new(&lease, Pid(7)).owner, LockOwner::Lease);
     }
 }

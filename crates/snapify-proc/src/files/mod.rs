@@ -12,14 +12,16 @@
 //! |---|---|
 //! | [`external`] | what an agent has declared as its own |
 //! | [`regular`] | files and directories with a name, and removed files with their content |
-//! | [`pipe`] | pipes within the tree, with their content |
+//! | [`directory`] | removed directories |
+//! | [`pipe`], [`fifo`] | pipes within the tree, with their content |
 //! | [`mqueue`] | POSIX message queues, with their messages |
 //! | [`unix`] | UNIX sockets with their connections and queues |
 //! | [`netlink`] | netlink sockets |
 //! | [`device`] | `/dev/null` and its like |
 //! | [`eventfd`], [`timerfd`], [`signalfd`] | counters, timers and signals that are read |
-//! | [`epoll`] | what waits for many |
+//! | [`epoll`], [`inotify`] | what waits for many, what watches files |
 //! | [`inet`] | TCP and UDP sockets, with connections within |
+//! | [`pidfd`], `namespace` | processes and namespaces |
 //! | [`inherit`] | standard input and output that lead outside |
 //!
 //! What none of them recognizes is an [`Obstacle`](crate::Obstacle), see [`survey`].
@@ -31,19 +33,26 @@
 
 mod capture;
 pub mod device;
+pub mod directory;
 pub mod epoll;
 pub mod eventfd;
 pub mod external;
+pub mod fifo;
 mod holders;
 pub mod inet;
 pub mod inherit;
+pub mod inotify;
+pub mod input_signals;
 pub mod locks;
 pub mod mqueue;
+mod namespace;
 pub mod netlink;
+pub mod pidfd;
 pub mod pipe;
 mod prepare;
 pub mod regular;
 mod restore;
+mod search;
 mod share;
 pub mod signalfd;
 pub mod survey;
@@ -104,6 +113,17 @@ pub struct Description {
     /// File locks held through it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub locks: Vec<locks::LockImage>,
+    /// Who is told of input by signals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_signals: Option<input_signals::InputSignals>,
+    /// How long what is written is expected to live (`F_SET_RW_HINT`), 0 for no hint.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub write_hint: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What a description is open on.
@@ -121,6 +141,8 @@ pub enum Object {
     Named(regular::NamedFile),
     /// A file without a name.
     Removed(regular::OpenRemoved),
+    /// A directory without a name.
+    RemovedDirectory(directory::RemovedDirectory),
     /// One end of a pipe.
     Pipe(pipe::PipeEnd),
     /// A POSIX message queue.
@@ -141,6 +163,10 @@ pub enum Object {
     Epoll(epoll::Epoll),
     /// A TCP or UDP socket.
     Inet(inet::InetDescription),
+    /// Watches of files.
+    Inotify(inotify::Inotify),
+    /// A process.
+    PidFd(pidfd::PidFd),
 }
 
 impl fmt::Display for Object {
@@ -160,6 +186,9 @@ impl fmt::Display for Object {
             Self::SignalFd(_) => f.write_str("signalfd"),
             Self::Epoll(_) => f.write_str("epoll"),
             Self::Inet(_) => f.write_str("TCP or UDP socket"),
+            Self::Inotify(_) => f.write_str("inotify"),
+            Self::PidFd(_) => f.write_str("pidfd"),
+            Self::RemovedDirectory(_) => f.write_str("removed directory"),
         }
     }
 }
@@ -258,6 +287,8 @@ mod tests {
                     semaphore: false,
                 }),
                 locks: Vec::new(),
+                input_signals: None,
+                write_hint: 0,
             }],
             ..FilesImage::default()
         };
@@ -276,10 +307,15 @@ mod tests {
             flags: 0,
             object,
             locks: Vec::new(),
+            input_signals: None,
+            write_hint: 0,
         };
         let of_nothing = [
-            Object::Pipe(pipe::PipeEnd { pipe: 0 }),
             Object::MessageQueue(mqueue::OpenQueue { queue: 0 }),
+            Object::Pipe(pipe::PipeEnd {
+                pipe: 0,
+                awaits_writer: false,
+            }),
             Object::Removed(regular::OpenRemoved { file: 0, offset: 0 }),
             Object::Stdio(inherit::Stdio {
                 fd: 3,

@@ -8,7 +8,7 @@
 
 use super::inherit::standard_stream;
 use super::survey::{Found, Recognized, Seen, View};
-use super::{can_read, can_write, has_flag, holders};
+use super::{can_read, can_write, fifo, holders};
 use crate::error::{Obstacle, ProcError};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -19,13 +19,19 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// A pipe.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PipeImage {
     /// Its capacity in bytes (`F_GETPIPE_SZ`).
     pub capacity: usize,
     /// The object that holds its content, if there is any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<SpaceId>,
+    /// Lengths of the packets that the content consists of, if it does (`O_DIRECT` at the writing end).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub packets: Vec<u32>,
+    /// Where it is found, if it is a named one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<fifo::FifoName>,
 }
 
 /// A description of an end of a pipe; its flags tell which.
@@ -33,6 +39,10 @@ pub struct PipeImage {
 pub struct PipeEnd {
     /// Index into [`FilesImage::pipes`](super::FilesImage::pipes).
     pub pipe: usize,
+    /// For the reading end of a named pipe that no writer has opened since: poll(2) does not report that the writers are
+    /// gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub awaits_writer: bool,
 }
 
 /// The kernel's greatest capacity of a pipe, whoever asks: 2 GiB (`F_SETPIPE_SZ`).
@@ -65,11 +75,6 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
              after a restart it leads to nobody",
             seen.fd
         );
-    }
-    if has_flag(seen.flags(), libc::O_DIRECT) {
-        return Some(Err(
-            seen.obstacle("it is a pipe in packet mode, which is not supported")
-        ));
     }
     Some(Ok(Found::PipeEnd))
 }
@@ -106,35 +111,45 @@ pub(crate) fn foreign(seen: &Seen, view: &View<'_>) -> Obstacle {
     ))
 }
 
-/// What a pipe holds, without taking it out (tee(2)). `reader` is a duplicate of its read end.
-pub(crate) fn content(reader: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+/// What a pipe holds, and the lengths of the packets if it consists of several, without taking it out (tee(2)). `reader`
+/// is a duplicate of its read end.
+pub(crate) fn content(reader: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<u32>)> {
     let waiting = usize::try_from(rustix::io::ioctl_fionread(reader)?).unwrap_or(0);
-    let mut bytes = Vec::new();
+    let mut bytes = vec![0; waiting];
+    let mut packets = Vec::new();
+    let mut have = 0;
     if waiting > 0 {
         let (from, to) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // tee copies whole buffers, so that a pipe of the same size takes all of them.
+        // tee copies whole buffers, so that a pipe of the same size takes all of them. A packet stays one in the copy, and a
+        // read ends with it.
         rustix::pipe::fcntl_setpipe_size(&to, rustix::pipe::fcntl_getpipe_size(reader)?)?;
         rustix::pipe::tee(reader, &to, waiting, SpliceFlags::NONBLOCK)?;
         drop(to);
-        std::fs::File::from(from).read_to_end(&mut bytes)?;
+        let mut from = std::fs::File::from(from);
+        while have < waiting {
+            let n = from.read(&mut bytes[have..])?;
+            if n == 0 {
+                return Err(io::Error::other(format!(
+                    "only {have} of its {waiting} bytes could be copied"
+                )));
+            }
+            have += n;
+            packets.push(u32::try_from(n).map_err(io::Error::other)?);
+        }
     }
-    if bytes.len() == waiting {
-        Ok(bytes)
-    } else {
-        Err(io::Error::other(format!(
-            "only {} of its {waiting} bytes could be copied",
-            bytes.len()
-        )))
-    }
+    Ok((bytes, packets))
 }
 
-/// A new pipe, of which descriptions are handed out.
+/// A new pipe, or a named one that is there, of which descriptions are handed out.
 #[derive(Debug)]
 pub(crate) struct NewPipe {
     reader: OwnedFd,
-    writer: OwnedFd,
+    /// A named pipe has none, so that nobody sees a writer that was not there.
+    writer: Option<OwnedFd>,
     /// Whether the description of each end that was made with the pipe has been handed out.
     handed_out: (bool, bool),
+    /// Whether others have a named pipe open, who then have its content too.
+    in_use: bool,
 }
 
 impl NewPipe {
@@ -142,7 +157,7 @@ impl NewPipe {
     /// together) it has the usual one.
     ///
     /// # Errors
-    /// Those of pipe2(2); [`ProcError::BadImage`] for a size that cannot be.
+    /// Those of pipe2(2) and of opening a named one; [`ProcError::BadImage`] for a size that cannot be.
     pub fn new(image: &PipeImage, warn: impl Fn(String)) -> Result<Self, ProcError> {
         if image.capacity > GREATEST_CAPACITY {
             return Err(ProcError::BadImage(format!(
@@ -150,19 +165,36 @@ impl NewPipe {
                 image.capacity
             )));
         }
-        let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)
-            .map_err(ProcError::system("making a pipe"))?;
-        if let Err(errno) = rustix::pipe::fcntl_setpipe_size(&writer, image.capacity) {
+        let pipe = match &image.name {
+            Some(name) => {
+                let (reader, in_use) = name.open(&warn)?;
+                Self {
+                    reader,
+                    writer: None,
+                    handed_out: (true, true),
+                    in_use,
+                }
+            }
+            None => {
+                let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)
+                    .map_err(ProcError::system("making a pipe"))?;
+                Self {
+                    reader,
+                    writer: Some(writer),
+                    handed_out: (false, false),
+                    in_use: false,
+                }
+            }
+        };
+        if !pipe.in_use
+            && let Err(errno) = rustix::pipe::fcntl_setpipe_size(&pipe.reader, image.capacity)
+        {
             warn(format!(
                 "a pipe of {} bytes is made smaller: {errno}",
                 image.capacity
             ));
         }
-        Ok(Self {
-            reader,
-            writer,
-            handed_out: (false, false),
-        })
+        Ok(pipe)
     }
 
     /// A description of one end, or of both, as its flags say. The first of each end is the one
@@ -170,51 +202,87 @@ impl NewPipe {
     ///
     /// # Errors
     /// Those of opening it through `/proc/self/fd`.
-    pub fn description(&mut self, flags: u32) -> Result<OwnedFd, ProcError> {
-        let status = OFlags::from_bits_retain(flags) & (OFlags::NONBLOCK | OFlags::APPEND);
+    pub fn description(&mut self, end: PipeEnd, flags: u32) -> Result<OwnedFd, ProcError> {
+        let status =
+            OFlags::from_bits_retain(flags) & (OFlags::NONBLOCK | OFlags::APPEND | OFlags::DIRECT);
+        let set_status = |fd: &OwnedFd| {
+            rustix::fs::fcntl_setfl(fd, status)
+                .map_err(ProcError::system("setting the flags of a pipe"))
+        };
         let first = match (can_read(flags), can_write(flags)) {
             (true, false) => {
                 (!std::mem::replace(&mut self.handed_out.0, true)).then_some(&self.reader)
             }
-            (false, true) => {
-                (!std::mem::replace(&mut self.handed_out.1, true)).then_some(&self.writer)
-            }
+            (false, true) => match &self.writer {
+                Some(writer) => {
+                    (!std::mem::replace(&mut self.handed_out.1, true)).then_some(writer)
+                }
+                None => None,
+            },
             _ => None,
         };
-        match first {
-            Some(end) => {
-                rustix::fs::fcntl_setfl(end, status)
-                    .map_err(ProcError::system("setting the flags of a pipe"))?;
-                end.try_clone()
-                    .map_err(ProcError::system("duplicating the end of a pipe"))
-            }
-            None => open_again(
-                &self.reader,
-                (OFlags::from_bits_retain(flags) & OFlags::RWMODE) | status,
-            ),
+        if let Some(end) = first {
+            set_status(end)?;
+            return end
+                .try_clone()
+                .map_err(ProcError::system("duplicating the end of a pipe"));
         }
+        // For a reading end opened while there is a writer the kernel reports later that there is none any more.
+        let is_named = self.writer.is_none();
+        let _writer = if is_named && can_read(flags) && !end.awaits_writer {
+            Some(open_again(&self.reader, OFlags::WRONLY | OFlags::NONBLOCK)?)
+        } else {
+            None
+        };
+        let access = OFlags::from_bits_retain(flags) & OFlags::RWMODE;
+        let opened = open_again(&self.reader, access | OFlags::NONBLOCK)?;
+        set_status(&opened)?;
+        Ok(opened)
     }
 
-    /// Puts its content in.
+    /// Puts its content in, in packets if it was in packets.
     ///
     /// # Errors
-    /// If it does not fit.
-    pub fn fill(&self, content: &[u8]) -> Result<(), ProcError> {
+    /// If it does not fit; [`ProcError::BadImage`] if the packets are not the content.
+    pub fn fill(&self, content: &[u8], packets: &[u32]) -> Result<(), ProcError> {
+        if self.in_use {
+            return Ok(());
+        }
         // Through a description of our own that does not wait for room.
-        let writer = open_again(&self.writer, OFlags::WRONLY | OFlags::NONBLOCK)?;
-        let mut rest = content;
-        while !rest.is_empty() {
-            let written = rustix::io::write(&writer, rest).map_err(ProcError::system(format!(
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK;
+        let writer = open_again(self.writer.as_ref().unwrap_or(&self.reader), flags)?;
+        if !packets.is_empty() {
+            // A pipe takes the flag in this way only.
+            rustix::fs::fcntl_setfl(&writer, flags | OFlags::DIRECT)
+                .map_err(ProcError::system("setting the flags of a pipe"))?;
+        }
+        let put = |bytes: &[u8]| {
+            rustix::io::write(&writer, bytes).map_err(ProcError::system(format!(
                 "putting the content of {} bytes into a pipe",
                 content.len()
-            )))?;
-            rest = &rest[written..];
+            )))
+        };
+        let mut rest = content;
+        if packets.is_empty() {
+            while !rest.is_empty() {
+                rest = &rest[put(rest)?..];
+            }
+            return Ok(());
+        }
+        for &packet in packets {
+            let packet = usize::try_from(packet).unwrap_or(usize::MAX);
+            let bad = || ProcError::BadImage("a pipe has packets that are not its content".into());
+            let (bytes, others) = rest.split_at_checked(packet).ok_or_else(bad)?;
+            if bytes.is_empty() || put(bytes)? != packet {
+                return Err(bad());
+            }
+            rest = others;
         }
         Ok(())
     }
 }
 
-/// Another description of a pipe. Opening one end does not wait for the other: we hold both.
+/// Another description of a pipe. Opening one end does not wait for the other: we hold both, or do not block.
 fn open_again(end: &OwnedFd, flags: OFlags) -> Result<OwnedFd, ProcError> {
     let path = format!("/proc/self/fd/{}", end.as_raw_fd());
     rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty())
@@ -226,37 +294,42 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
+    const END: PipeEnd = PipeEnd {
+        pipe: 0,
+        awaits_writer: false,
+    };
+
     #[test]
     fn content_is_copied_and_stays() {
         let pipe = NewPipe::new(
             &PipeImage {
                 capacity: 1 << 17,
-                content: None,
+                ..PipeImage::default()
             },
             |_| {},
         )
         .unwrap();
-        assert_eq!(content(pipe.reader.as_fd()).unwrap(), b"");
+        assert_eq!(content(pipe.reader.as_fd()).unwrap(), (vec![], vec![]));
         // Many small writes take a buffer each, up to the number of buffers.
         let mut expected = Vec::new();
         for n in 0..32_u8 {
             let bytes = vec![n; 4096 - usize::from(n)];
-            pipe.fill(&bytes).unwrap();
+            pipe.fill(&bytes, &[]).unwrap();
             expected.extend(bytes);
         }
-        assert_eq!(content(pipe.reader.as_fd()).unwrap(), expected);
-        assert_eq!(content(pipe.reader.as_fd()).unwrap(), expected);
-        assert!(pipe.fill(&[0; 8192]).is_err());
+        assert_eq!(content(pipe.reader.as_fd()).unwrap().0, expected);
+        assert_eq!(content(pipe.reader.as_fd()).unwrap().0, expected);
+        assert!(pipe.fill(&[0; 8192], &[]).is_err());
         let again = NewPipe::new(
             &PipeImage {
                 capacity: 1 << 17,
-                content: None,
+                ..PipeImage::default()
             },
             |_| {},
         )
         .unwrap();
-        again.fill(&expected).unwrap();
-        assert_eq!(content(again.reader.as_fd()).unwrap(), expected);
+        again.fill(&expected, &[]).unwrap();
+        assert_eq!(content(again.reader.as_fd()).unwrap().0, expected);
     }
 
     #[test]
@@ -264,17 +337,21 @@ mod tests {
         let mut pipe = NewPipe::new(
             &PipeImage {
                 capacity: 65536,
-                content: None,
+                ..PipeImage::default()
             },
             |_| {},
         )
         .unwrap();
-        let writer = pipe.description(libc::O_WRONLY.cast_unsigned()).unwrap();
-        let reader = pipe
-            .description((libc::O_RDONLY | libc::O_NONBLOCK).cast_unsigned())
+        let writer = pipe
+            .description(END, libc::O_WRONLY.cast_unsigned())
             .unwrap();
-        let other_reader = pipe.description(libc::O_RDONLY.cast_unsigned()).unwrap();
-        let both = pipe.description(libc::O_RDWR.cast_unsigned()).unwrap();
+        let reader = pipe
+            .description(END, (libc::O_RDONLY | libc::O_NONBLOCK).cast_unsigned())
+            .unwrap();
+        let other_reader = pipe
+            .description(END, libc::O_RDONLY.cast_unsigned())
+            .unwrap();
+        let both = pipe.description(END, libc::O_RDWR.cast_unsigned()).unwrap();
         drop(pipe);
         let flags = |fd: &OwnedFd| rustix::fs::fcntl_getfl(fd).unwrap() - OFlags::LARGEFILE;
         assert_eq!(flags(&reader), OFlags::RDONLY | OFlags::NONBLOCK);
@@ -300,12 +377,30 @@ mod tests {
     }
 
     #[test]
+    fn packets_stay_packets() {
+        let image = PipeImage {
+            capacity: 65536,
+            ..PipeImage::default()
+        };
+        let pipe = NewPipe::new(&image, |_| {}).unwrap();
+        pipe.fill(b"abcdefghij", &[1, 5, 4]).unwrap();
+        let found = content(pipe.reader.as_fd()).unwrap();
+        assert_eq!(found, (b"abcdefghij".to_vec(), vec![1, 5, 4]));
+        let mut buffer = [0; 64];
+        assert_eq!(rustix::io::read(&pipe.reader, &mut buffer), Ok(1));
+        assert_eq!(rustix::io::read(&pipe.reader, &mut buffer), Ok(5));
+        for bad in [&[4, 4][..], &[0, 1], &[u32::MAX]] {
+            assert!(pipe.fill(b"abc", bad).is_err());
+        }
+    }
+
+    #[test]
     fn absurd_sizes_are_refused() {
         assert!(
             NewPipe::new(
                 &PipeImage {
                     capacity: usize::MAX,
-                    content: None
+                    ..PipeImage::default()
                 },
                 |_| {}
             )

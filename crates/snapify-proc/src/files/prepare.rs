@@ -1,9 +1,12 @@
 //! The first step of restoring descriptors: in init, before the new processes are cloned, all objects
 //! are opened or made by ordinary calls. All processes inherit them at the same numbers.
 
+use super::pidfd::PidFd;
 use super::pipe::NewPipe;
 use super::regular::{self, NamedType};
-use super::{ACCESS_MODE, Description, FilesImage, Object, epoll, has_flag, inet, mqueue, unix};
+use super::{
+    ACCESS_MODE, Description, FilesImage, Object, epoll, has_flag, inet, inotify, mqueue, unix,
+};
 use crate::error::{Obstacle, ProcError};
 use crate::ids::{Pid, RemoteFd};
 use crate::restore::RestoreContext;
@@ -42,9 +45,12 @@ pub struct Prepared {
 #[must_use]
 pub fn preflight(image: &FilesImage) -> Vec<Obstacle> {
     let mut obstacles = inet::preflight(&image.inet);
+    let names = image.pipes.iter().filter_map(|pipe| pipe.name.as_ref());
+    obstacles.extend(names.filter_map(|name| name.verify().err()));
     for description in &image.descriptions {
         match &description.object {
             Object::Named(file) => obstacles.extend(file.verify(description.flags).err()),
+            Object::Inotify(inotify) => obstacles.extend(inotify.verify()),
             Object::Device(device) if device.usual_path().is_none() => {
                 let why = format!(
                     "device {}:{} is none that can be opened again",
@@ -175,12 +181,17 @@ fn source(
         Object::Named(file) if file.file_type == NamedType::OwnProc => {
             return Ok(Source::OpenedThere);
         }
+        Object::PidFd(pidfd) if pidfd.process.is_some() => return Ok(Source::OpenedThere),
+        Object::PidFd(_) => PidFd::make_ended()?,
         Object::Named(file) => file.open(flags)?,
+        Object::RemovedDirectory(directory) => directory.open(regular::reopen_flags(flags))?,
         Object::Removed(open) => {
             let object = ctx.object(image.removed[open.file].object)?;
+            // The path is a link itself; a file that never had a name is said to be a directory (O_TMPFILE).
+            let flags = flags & !(libc::O_NOFOLLOW | libc::O_DIRECTORY).cast_unsigned();
             regular::open_at(&descriptor_path(object), flags, open.offset)?
         }
-        Object::Pipe(end) => made.pipes[end.pipe].description(flags)?,
+        Object::Pipe(end) => made.pipes[end.pipe].description(*end, flags)?,
         Object::MessageQueue(open) => match &made.queues[open.queue] {
             Some(queue) => mqueue::open(queue, flags)?,
             None => return Err(ProcError::BadImage("a message queue was not made".into())),
@@ -201,6 +212,7 @@ fn source(
         Object::SignalFd(signals) => signals.make(flags)?,
         Object::Epoll(_) => epoll::make()?,
         Object::Inet(inet) => made.inet.description(inet.socket, flags)?,
+        Object::Inotify(_) => inotify::make(flags)?,
     };
     above(&fd, ctx).map(Source::Own)
 }

@@ -1,9 +1,10 @@
 //! Files and directories: those with a name are opened by it again, those without one come back
 //! with their content.
 
+use super::directory::RemovedDirectory;
 use super::inherit::{Stdio, standard_stream};
 use super::survey::{Found, Recognized, Seen, View};
-use super::{Object, can_read, can_write, has_flag};
+use super::{Object, can_read, can_write, has_flag, search};
 use crate::error::{Obstacle, ProcError};
 use crate::identity::{self, FileIdentity};
 use crate::ids::Pid;
@@ -37,6 +38,8 @@ pub enum NamedType {
     Directory,
     /// A symbolic link itself (opened with `O_PATH`).
     Link,
+    /// A pipe, socket or device that is only a place in the file system (opened with `O_PATH`).
+    Node,
     /// A file that the kernel makes up when it is read (`/proc`, `/sys`).
     Kernel,
     /// A file of `/proc` that is about the process itself; the path begins with `/proc/self`.
@@ -75,6 +78,7 @@ const REOPEN_FLAGS: OFlags = OFlags::RWMODE
     .union(OFlags::LARGEFILE)
     .union(OFlags::NOATIME)
     .union(OFlags::NOFOLLOW)
+    .union(OFlags::DIRECTORY)
     .union(OFlags::PATH);
 
 /// Prefix of the names of files made by memfd_create(2).
@@ -100,6 +104,7 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
         FileType::RegularFile => NamedType::Regular,
         FileType::Directory => NamedType::Directory,
         FileType::Symlink => NamedType::Link,
+        _ if has_flag(seen.flags(), libc::O_PATH) => NamedType::Node,
         _ => return None,
     };
     if seen.link.as_bytes().first() != Some(&b'/') {
@@ -113,12 +118,12 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
     let found = match file_system(seen, view) {
         Err(obstacle) => Err(obstacle),
         Ok(PROC) => proc_file(seen, view),
-        Ok(kind) if KERNEL_MADE.contains(&kind) => named(seen, NamedType::Kernel),
+        Ok(kind) if KERNEL_MADE.contains(&kind) => named(seen, view, NamedType::Kernel),
         Ok(MESSAGE_QUEUES) => Ok(Found::MessageQueue),
         Ok(SECRET_MEMORY) => Err(seen.obstacle("it is secret memory, which nobody else may read")),
         Ok(DMA_BUFFERS) => Err(seen.obstacle("it is a buffer of a device, which is not supported")),
         Ok(_) if seen.stat.st_nlink == 0 => removed(seen, named_type),
-        Ok(_) => named(seen, named_type),
+        Ok(_) => named(seen, view, named_type),
     };
     // A standard stream that we cannot open again, such as a log file that root has opened for a
     // user's program, is like a pipe to somebody else.
@@ -145,24 +150,45 @@ fn file_system(seen: &Seen, view: &View<'_>) -> Result<FsWord, Obstacle> {
 fn removed(seen: &Seen, named_type: NamedType) -> Result<Found, Obstacle> {
     match named_type {
         NamedType::Regular => Ok(Found::Removed),
+        NamedType::Directory => Ok(Found::Whole(Object::RemovedDirectory(
+            RemovedDirectory::new(&seen.link, &seen.stat),
+        ))),
         _ => Err(seen.obstacle("it was removed")),
     }
 }
 
-fn named(seen: &Seen, file_type: NamedType) -> Result<Found, Obstacle> {
-    let path = seen.link.as_path();
-    if !identity::leads_to(path, &seen.stat) {
-        let why = "this name leads to something else by now, or to nothing";
-        let hint = "the name that it was opened by was removed while it has others, or it lies in another mount namespace";
-        return Err(seen.obstacle(why).with_hint(hint));
-    }
-    if let Err(errno) = may_open(path, seen.flags()) {
+fn named(seen: &Seen, view: &View<'_>, file_type: NamedType) -> Result<Found, Obstacle> {
+    let path = if identity::leads_to(&seen.link, &seen.stat) {
+        seen.link.clone()
+    } else {
+        // The name that it was opened by was removed while it has others, or it lies in another mount namespace.
+        let near = [seen.link.as_path().to_owned()];
+        match search::find_near([seen.object_id()], &view.told_of_reading, near)
+            .remove(&seen.object_id())
+        {
+            Some(other) => other,
+            None if file_type == NamedType::Regular => {
+                tracing::warn!(
+                    "descriptor {} ({}): none of its names was found; it is saved with its content, and what is written after \
+                     a restart is not seen under them",
+                    seen.fd,
+                    seen.link
+                );
+                return Ok(Found::Removed);
+            }
+            None => {
+                let why = "this name leads to something else by now, or to nothing";
+                return Err(seen.obstacle(why));
+            }
+        }
+    };
+    if let Err(errno) = may_open(&path, seen.flags()) {
         return Err(seen.obstacle(format!(
             "it could not be opened again: {}",
             io::Error::from(errno)
         )));
     }
-    Ok(whole(seen, seen.link.clone(), file_type))
+    Ok(whole(seen, path, file_type))
 }
 
 fn whole(seen: &Seen, path: ImagePath, file_type: NamedType) -> Found {
@@ -207,7 +233,7 @@ fn proc_file(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
 }
 
 /// Whether we could open a path with these flags; the process is of the same user.
-fn may_open(path: &Path, flags: u32) -> rustix::io::Result<()> {
+pub(super) fn may_open(path: &Path, flags: u32) -> rustix::io::Result<()> {
     if has_flag(flags, libc::O_PATH) {
         return Ok(());
     }
@@ -273,7 +299,7 @@ impl NamedFile {
                 matches!(self.file_type, NamedType::Directory | NamedType::Kernel)
             }
             FileType::Symlink => self.file_type == NamedType::Link,
-            _ => false,
+            _ => self.file_type == NamedType::Node,
         };
         if !same_type {
             return Err(refuse(
@@ -307,6 +333,11 @@ impl NamedFile {
     /// # Errors
     /// Those of open(2) and lseek(2).
     pub(crate) fn open(&self, flags: u32) -> Result<OwnedFd, ProcError> {
+        let flags = match self.file_type {
+            // Left behind by O_TMPFILE, of a file that has got a name since.
+            NamedType::Regular => flags & !libc::O_DIRECTORY.cast_unsigned(),
+            _ => flags,
+        };
         open_at(&self.identity.path, flags, self.offset)
     }
 
@@ -344,7 +375,7 @@ pub(crate) fn open_at(path: &Path, flags: u32, offset: i64) -> Result<OwnedFd, P
     Ok(fd)
 }
 
-fn reopen_flags(flags: u32) -> OFlags {
+pub(super) fn reopen_flags(flags: u32) -> OFlags {
     OFlags::from_bits_retain(flags) & REOPEN_FLAGS
 }
 

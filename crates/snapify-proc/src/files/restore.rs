@@ -3,7 +3,7 @@
 
 use super::prepare::{Prepared, Source, seal};
 use super::regular::NamedFile;
-use super::{Descriptor, FilesImage, Object, locks};
+use super::{Descriptor, FilesImage, Object, has_flag, input_signals, locks};
 use crate::error::ProcError;
 use crate::ids::RemoteFd;
 use crate::image::{ProcessImage, TreeImage};
@@ -11,7 +11,7 @@ use crate::remote::Tracee;
 use crate::restore::RestoreContext;
 use rustix::fs::OFlags;
 use std::collections::HashMap;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 /// More than a socket's queue can hold, in bytes.
 const GREATEST_QUEUE: u64 = 1 << 30;
@@ -73,7 +73,8 @@ pub(crate) fn finish(
     }
     for (pipe, new) in files.pipes.iter().zip(&prepared.pipes) {
         if let Some(object) = pipe.content {
-            new.fill(&ctx.object_bytes(object, pipe.capacity as u64)?)?;
+            let content = ctx.object_bytes(object, pipe.capacity as u64)?;
+            new.fill(&content, &pipe.packets)?;
         }
     }
     prepared.fill_unix(files, ctx)?;
@@ -83,6 +84,18 @@ pub(crate) fn finish(
         &|object| ctx.object_bytes(object, GREATEST_QUEUE),
         &|text| ctx.warn(text),
     )?;
+    for (description, source) in files.descriptions.iter().zip(&prepared.sources) {
+        let has_signals = description.input_signals.is_some()
+            || description.write_hint != 0
+            || has_flag(description.flags, libc::O_ASYNC);
+        if has_signals && let Some((index, _, fd)) = holders(image, description).next() {
+            input_signals::restore(&mut tracees[index], fd, description, ctx)?;
+        }
+        // Nothing that the restart does to files may follow, for the program would be told of it.
+        if let (Object::Inotify(inotify), Source::Own(fd)) = (&description.object, source) {
+            inotify.watch(fd.as_fd(), |text| ctx.warn(text))?;
+        }
+    }
     // With the last of our ends closed, the program's readers see the end of pipes whose writers
     // are gone.
     drop((prepared.sources, prepared.pipes));
@@ -166,9 +179,6 @@ fn open_there(
     prepared: &Prepared,
 ) -> Result<(), ProcError> {
     for (index, description) in image.files.descriptions.iter().enumerate() {
-        let Object::Named(file) = &description.object else {
-            continue;
-        };
         if !matches!(prepared.sources[index], Source::OpenedThere) {
             continue;
         }
@@ -183,7 +193,11 @@ fn open_there(
                 continue;
             };
             let made = match origin {
-                None => open(tracee, file, description.flags)?,
+                None => match &description.object {
+                    Object::Named(file) => open(tracee, file, description.flags)?,
+                    Object::PidFd(pidfd) => pidfd.open(tracee, description.flags)?,
+                    _ => continue,
+                },
                 Some((pid, fd)) => fetch(tracee, pid, fd)?,
             };
             place(tracee, made, &numbers)?;
@@ -210,11 +224,11 @@ fn open(tracee: &mut Tracee<'_>, file: &NamedFile, flags: u32) -> Result<u64, Pr
             }
             other => other,
         })?;
-    tracee.syscall(
-        "lseek",
-        libc::SYS_lseek,
-        [opened, file.offset as u64, libc::SEEK_SET as u64, 0, 0, 0],
-    )?;
+    // Some files, as those of namespaces, have no offset.
+    if file.offset != 0 {
+        let args = [opened, file.offset as u64, libc::SEEK_SET as u64, 0, 0, 0];
+        tracee.syscall("lseek", libc::SYS_lseek, args)?;
+    }
     Ok(opened)
 }
 

@@ -2,8 +2,9 @@
 //! needs no stop, so that it serves `check` as well as capture.
 
 use super::{
-    Object, can_read, can_write, device, epoll, eventfd, external, has_flag, holders, inet,
-    inherit, netlink, pipe, regular, share, signalfd, timerfd, unix,
+    Object, can_read, can_write, device, epoll, eventfd, external, fifo, has_flag, holders, inet,
+    inherit, inotify, input_signals, namespace, netlink, pidfd, pipe, regular, share, signalfd,
+    timerfd, unix,
 };
 use crate::error::{Obstacle, ProcError};
 use crate::external::External;
@@ -134,6 +135,8 @@ pub(crate) struct View<'a> {
     pub unix: unix::set::SocketSet,
     /// Other processes that hold UNIX sockets whose connections are within these, by inode number.
     pub socket_holders: HashMap<u64, String>,
+    /// Files and directories of whose reading somebody is told, by device and inode number.
+    pub told_of_reading: HashSet<(u64, u64)>,
     /// The descriptors that lead to each object.
     by_object: HashMap<(u64, u64), Vec<Place>>,
     /// Types of the file systems met so far, by device number.
@@ -312,6 +315,7 @@ impl<'a> View<'a> {
             socket_holders,
             inet,
             unix,
+            told_of_reading: seen.iter().flat_map(inotify::told_of_reading).collect(),
             by_object,
             file_systems: RefCell::default(),
         })
@@ -414,17 +418,21 @@ fn recognize_any(descriptors: &[Seen], view: &View<'_>) -> Result<(usize, Found)
 /// Asks every kind in turn.
 fn recognize(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
     let recognized = lease(seen)
-        .or_else(|| signals_on_input(seen))
+        .or_else(|| input_signals::obstacle(seen, view).map(Err))
         .or_else(|| regular::recognize(seen, view))
         .or_else(|| device::recognize(seen))
         .or_else(|| pipe::recognize(seen, view))
         .or_else(|| unix::recognize(seen, view))
         .or_else(|| netlink::recognize(seen, view))
+        .or_else(|| fifo::recognize(seen, view))
         .or_else(|| eventfd::recognize(seen))
         .or_else(|| timerfd::recognize(seen))
         .or_else(|| signalfd::recognize(seen))
         .or_else(|| epoll::recognize(seen, view))
         .or_else(|| inet::recognize(seen, view))
+        .or_else(|| inotify::recognize(seen, view))
+        .or_else(|| pidfd::recognize(seen, view))
+        .or_else(|| namespace::recognize(seen, view))
         .or_else(|| inherit::recognize(seen, view));
     recognized.unwrap_or_else(|| {
         Err(match pipe::is_anonymous(seen) {
@@ -434,18 +442,12 @@ fn recognize(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
     })
 }
 
-/// A lease (`F_SETLEASE`), for whose breaking the holder gets signals.
+/// A lease (`F_SETLEASE`) that somebody waits for: its holder has been told, and the time that he has is running.
 fn lease(seen: &Seen) -> Recognized {
-    let is_lease = |lock: &Lock| lock.kind == LockKind::Lease;
-    let why = "it holds a lease on the file, which is not supported";
-    (seen.info.locks.iter().any(is_lease)).then(|| Err(seen.obstacle(why)))
-}
-
-/// `O_ASYNC`: who gets the signals is not saved.
-fn signals_on_input(seen: &Seen) -> Recognized {
-    has_flag(seen.info.flags, libc::O_ASYNC).then(|| {
-        Err(seen.obstacle("it has signals on input switched on (O_ASYNC), which is not supported"))
-    })
+    let is_breaking = |lock: &Lock| lock.kind == LockKind::Lease && lock.breaking;
+    let why = "its lease on the file is being taken back, because another process opens the file";
+    let hint = "try again when that is over";
+    (seen.info.locks.iter().any(is_breaking)).then(|| Err(seen.obstacle(why).with_hint(hint)))
 }
 
 /// Says in a user's words what an unsupported descriptor is.
@@ -459,12 +461,9 @@ fn describe_unknown(seen: &Seen, view: &View<'_>) -> String {
         (FileType::CharacterDevice, _) => "a device".into(),
         (FileType::BlockDevice, _) => "a block device".into(),
         (_, b"anon_inode:[io_uring]") => "an io_uring instance".into(),
-        (_, b"anon_inode:inotify") => "an inotify instance".into(),
         (_, b"anon_inode:[fanotify]") => "a fanotify group".into(),
-        (_, b"anon_inode:[pidfd]") => "a pidfd".into(),
         (_, b"anon_inode:[userfaultfd]") => "a userfaultfd".into(),
         (_, b"anon_inode:[perf_event]") => "a performance counter".into(),
-        (_, link) if link.starts_with(b"pidfd:") => "a pidfd".into(),
         (_, link) if link.starts_with(b"anon_inode:") => {
             "a kernel object of a kind that is not known here".into()
         }

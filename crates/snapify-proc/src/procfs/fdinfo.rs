@@ -1,5 +1,5 @@
 //! `/proc/PID/fdinfo/FD` (proc_pid_fdinfo(5)): offset and flags of a descriptor, its file locks,
-//! and what eventfd and epoll instances hold.
+//! and what eventfds, epoll and inotify instances and pidfds hold.
 
 use super::text::{self, Malformed};
 
@@ -20,6 +20,11 @@ pub struct FdInfo {
     pub signalfd_mask: Option<u64>,
     /// What an epoll instance watches.
     pub epoll: Vec<EpollEntry>,
+    /// What an inotify instance watches.
+    pub inotify: Vec<InotifyEntry>,
+    /// The process of a pidfd as the reader sees it: 0 if it lies outside of his PID namespace, -1 if it has ended and was
+    /// waited for.
+    pub pidfd: Option<i32>,
     /// Locks held through this descriptor.
     pub locks: Vec<Lock>,
 }
@@ -54,6 +59,19 @@ pub struct EpollEntry {
     pub device: u32,
 }
 
+/// One watch of an inotify instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InotifyEntry {
+    /// The watch descriptor.
+    pub wd: i32,
+    /// Inode number of what is watched.
+    pub inode: u64,
+    /// Device number of its file system in the kernel's own encoding.
+    pub device: u32,
+    /// Events and options (`IN_*`).
+    pub mask: u32,
+}
+
 /// Which call made a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
@@ -78,6 +96,8 @@ pub struct Lock {
     pub start: u64,
     /// Last byte; `None` reaches to the end of the file, wherever that will be.
     pub last: Option<u64>,
+    /// A lease that the kernel is taking back.
+    pub breaking: bool,
 }
 
 impl FdInfo {
@@ -120,6 +140,13 @@ impl FdInfo {
                 b"tfd" => info
                     .epoll
                     .push(epoll_entry(line).ok_or_else(|| malformed("epoll entry"))?),
+                _ if key.starts_with(b"inotify wd") => info
+                    .inotify
+                    .push(inotify_entry(line).ok_or_else(|| malformed("inotify watch"))?),
+                b"Pid" => {
+                    let pid = text::signed(value).and_then(|pid| i32::try_from(pid).ok());
+                    info.pidfd = Some(pid.ok_or_else(|| malformed("process of a pidfd"))?);
+                }
                 b"lock" => info
                     .locks
                     .extend(lock(value).ok_or_else(|| malformed("file lock"))?),
@@ -173,13 +200,27 @@ fn epoll_entry(line: &[u8]) -> Option<EpollEntry> {
     })
 }
 
+/// `inotify wd:3 ino:9e7e sdev:800013 mask:800afce ignored_mask:0 fhandle-bytes:8 ...`, all in hexadecimal.
+fn inotify_entry(line: &[u8]) -> Option<InotifyEntry> {
+    let value = |name: &[u8]| {
+        let number = text::words(line).find_map(|word| word.strip_prefix(name))?;
+        text::unsigned(number, 16)
+    };
+    Some(InotifyEntry {
+        wd: i32::try_from(value(b"wd:")?).ok()?,
+        inode: value(b"ino:")?,
+        device: u32::try_from(value(b"sdev:")?).ok()?,
+        mask: u32::try_from(value(b"mask:")?).ok()?,
+    })
+}
+
 /// `1: FLOCK  ADVISORY  WRITE 2634 08:01:1234 0 EOF`; a waiter (`1: -> FLOCK ...`) is no lock.
 fn lock(value: &[u8]) -> Option<Option<Lock>> {
     let words: Vec<&[u8]> = text::words(value).collect();
     if words.get(1) == Some(&&b"->"[..]) {
         return Some(None);
     }
-    let [_, kind, _, mode, _, _, start, last] = words[..] else {
+    let [_, kind, state, mode, _, _, start, last] = words[..] else {
         return None;
     };
     Some(Some(Lock {
@@ -197,6 +238,7 @@ fn lock(value: &[u8]) -> Option<Option<Lock>> {
         } else {
             Some(text::unsigned(last, 10)?)
         },
+        breaking: state == b"BREAKING",
     }))
 }
 
@@ -275,17 +317,45 @@ lock:\t2: POSIX  ADVISORY  READ 12 00:2f:99 10 19\nlock:\t3: -> OFDLCK ADVISORY 
                     kind: LockKind::Flock,
                     exclusive: true,
                     start: 0,
-                    last: None
+                    last: None,
+                    breaking: false
                 },
                 Lock {
                     kind: LockKind::Posix,
                     exclusive: false,
                     start: 10,
-                    last: Some(19)
+                    last: Some(19),
+                    breaking: false
                 },
             ]
         );
         assert_eq!(info.pos, -1);
+    }
+
+    #[test]
+    fn leases_that_are_taken_back_are_told() {
+        let info = FdInfo::parse(
+            b"pos:\t0\nflags:\t0\nlock:\t1: LEASE  BREAKING  READ  2634 08:01:1234 0 EOF\n",
+        );
+        let lock = info.unwrap().locks[0];
+        assert_eq!((lock.kind, lock.breaking), (LockKind::Lease, true));
+    }
+
+    #[test]
+    fn watches_and_pidfds_are_read() {
+        let info = FdInfo::parse(
+            b"pos:\t0\nflags:\t00\ninotify wd:a ino:9e7e sdev:800013 mask:800afce ignored_mask:0 fhandle-bytes:8\n",
+        );
+        let expected = InotifyEntry {
+            wd: 10,
+            inode: 0x9e7e,
+            device: 0x80_0013,
+            mask: 0x800_afce,
+        };
+        assert_eq!(info.unwrap().inotify, [expected]);
+        let info = FdInfo::parse(b"pos:\t0\nflags:\t02\nPid:\t-1\nNSpid:\t-1\n");
+        assert_eq!(info.unwrap().pidfd, Some(-1));
+        assert!(FdInfo::parse(b"pos:\t0\nflags:\t0\ninotify wd:1 ino:zz sdev:1 mask:1\n").is_err());
     }
 
     #[test]

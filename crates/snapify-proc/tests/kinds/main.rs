@@ -94,3 +94,33 @@ fn listen() {
 fn udp() {
     survives("udp");
 }
+
+#[test]
+fn fifos() {
+    survives("fifos");
+}
+
+#[test]
+fn watches() {
+    survives("watches");
+}
+
+#[test]
+fn pidfds() {
+    survives("pidfds");
+}
+
+#[test]
+fn input() {
+    survives("input");
+}
+
+#[test]
+fn oddfiles() {
+    survives("oddfiles");
+}
+
+#[test]
+fn locks() {
+    survives("locks");
+}

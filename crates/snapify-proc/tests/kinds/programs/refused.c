@@ -66,16 +66,38 @@ static int set_up(const char *kind) {
         getsockname(server, (void *)&any, &length);
         return connect(client, (void *)&any, length) ?: write(client, "x", 1) == 1 ? client : -1;
     }
-    if (is(kind, "inotify")) return inotify_init();
-    if (is(kind, "pidfd")) return syscall(SYS_pidfd_open, getpid(), 0);
+    if (is(kind, "watched-and-gone")) {
+        int fd = inotify_init(), file = open("watched", O_RDWR | O_CREAT, 0600);
+        return inotify_add_watch(fd, "watched", IN_MODIFY) == -1 ? -1 : unlink("watched") ?: file ? fd : -1;
+    }
+    if (is(kind, "pidfd")) return syscall(SYS_pidfd_open, getppid(), 0);
     if (is(kind, "userfaultfd")) return syscall(SYS_userfaultfd, UFFD_USER_MODE_ONLY);
     if (is(kind, "io_uring")) {
         struct io_uring_params parameters = {0};
         return syscall(SYS_io_uring_setup, 4, &parameters);
     }
-    if (is(kind, "namespace")) return open("/proc/self/ns/net", O_RDONLY);
-    if (is(kind, "fifo")) return mkfifo("fifo", 0600) ?: open("fifo", O_RDWR);
-    if (is(kind, "packets")) return pipe2(pair, O_DIRECT) ?: pair[0];
+    if (is(kind, "namespace")) {
+        int child, kept[2], fd;
+        if (pipe(kept)) return -1;
+        if ((child = fork()) == 0) {
+            char ok = unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0;
+            if (write(kept[1], &ok, 1) == 1) pause();
+            _exit(0);
+        }
+        char path[64], ok = 0;
+        snprintf(path, sizeof path, "/proc/%d/ns/net", child);
+        fd = read(kept[0], &ok, 1) == 1 && ok ? open(path, O_RDONLY) : -1;
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        close(kept[0]);
+        close(kept[1]);
+        return fd;
+    }
+    if (is(kind, "notify")) {
+        int fd = open(".", O_RDONLY | O_DIRECTORY);
+        signal(SIGIO, SIG_IGN);
+        return fcntl(fd, F_NOTIFY, DN_CREATE | DN_MULTISHOT) ?: fd;
+    }
     if (is(kind, "terminal")) return open("/dev/ptmx", O_RDWR | O_NOCTTY);
     if (is(kind, "queue")) {
         mqd_t queue = mq_open("/snapify-test", O_RDWR | O_CREAT, 0600, NULL);
@@ -83,16 +105,9 @@ static int set_up(const char *kind) {
         struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
         return mq_notify(queue, &event) ?: queue;
     }
-    if (is(kind, "lease")) {
-        int fd = open("leased", O_RDONLY | O_CREAT, 0600);
-        return fcntl(fd, F_SETLEASE, F_RDLCK) ?: fd;
+    if (is(kind, "async")) {
+        return pipe(pair) ?: fcntl(pair[0], F_SETOWN, getppid()) ?: fcntl(pair[0], F_SETSIG, SIGURG) ?: fcntl(pair[0], F_SETFL, O_ASYNC) ?: pair[0];
     }
-    if (is(kind, "async")) return pipe(pair) ?: fcntl(pair[0], F_SETFL, O_ASYNC) ?: pair[0];
-    if (is(kind, "renamed")) {
-        int fd = open("name", O_RDWR | O_CREAT, 0600);
-        return link("name", "other-name") ?: unlink("name") ?: fd;
-    }
-    if (is(kind, "rmdir")) return mkdir("gone", 0700) ?: chdir("gone") ?: rmdir("../gone");
     if (is(kind, "other-process")) return open("/proc/1/status", O_RDONLY);
     if (is(kind, "seccomp")) {
         struct sock_filter allow = {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW};
@@ -128,6 +143,7 @@ static int set_up(const char *kind) {
 
 int main(int argc, char **argv) {
     int fd = argc > 1 ? set_up(argv[1]) : -1;
+    for (int i = 2; i < argc; i++) set_up(argv[i]);
     if (fd == -1) {
         printf("not here: %s (errno %d)\n", argv[1], errno);
         return 0;
