@@ -43,6 +43,11 @@ pub fn survive_rounds(
         let checkpoint = session.run(&args);
         if !checkpoint.status.success() {
             // The one good reason is that the program had come to its end.
+            let reason = &checkpoint.stderr;
+            assert!(
+                reason.contains("no process") || reason.contains("ended"),
+                "round {round}: {checkpoint:?}"
+            );
             let finished = running.finish();
             assert!(
                 finished.status.success(),
