@@ -22,7 +22,10 @@ pub fn survive_rounds(
         .get_program()
         .to_string_lossy()
         .ends_with("/snapify");
-    let snapshots = session.path("snapshots").display().to_string();
+    let snapshots = session.path("snapshots");
+    // Those of an earlier run of the program are another program's.
+    let _ = std::fs::remove_dir_all(&snapshots);
+    let snapshots = snapshots.display().to_string();
     let mut running = session.start(&mut command);
     let mut host = if supervised {
         session.host_of(&mut running)

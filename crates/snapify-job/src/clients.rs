@@ -5,7 +5,7 @@ use crate::error::JobError;
 use crate::events::Observer;
 use crate::processes::{own_process, wait_readable};
 use crate::protocol::{ApplicationStatus, CheckpointReport, Reply, Request};
-use crate::runtime_dir::{RuntimeDir, control_socket, remove_stale};
+use crate::runtime_dir::{RuntimeDir, control_socket, may_be_supervised, remove_stale};
 use crate::signals::{Arrived, Signals};
 use snapify_fabric::{Channel, ChannelError};
 use snapify_proc::{Obstacle, Pid};
@@ -40,7 +40,8 @@ fn supervisors() -> Result<Vec<(ApplicationStatus, PathBuf)>, JobError> {
         match ask_status(&folder) {
             Ok(status) => found.push((status, folder)),
             Err(ChannelError::Path { source, .. })
-                if source.kind() == std::io::ErrorKind::ConnectionRefused =>
+                if source.kind() == std::io::ErrorKind::ConnectionRefused
+                    && !may_be_supervised(&folder) =>
             {
                 // Its supervisor was killed.
                 remove_stale(&folder);

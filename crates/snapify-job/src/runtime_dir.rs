@@ -129,6 +129,18 @@ pub fn control_socket(folder: &Path) -> PathBuf {
     folder.join("control")
 }
 
+/// Whether there is a process with the id of the supervisor that made a folder: between making a socket and listening at it, it
+/// refuses connections like one that was killed.
+pub(crate) fn may_be_supervised(folder: &Path) -> bool {
+    let name = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_path_buf());
+    let number = name
+        .file_name()
+        .and_then(|name| name.to_str()?.split('-').next()?.parse().ok());
+    number
+        .and_then(rustix::process::Pid::from_raw)
+        .is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+}
+
 /// Removes the folder of an application whose supervisor is gone.
 pub fn remove_stale(folder: &Path) {
     if folder.is_symlink() {
@@ -159,5 +171,26 @@ fn failed(operation: &'static str, path: &Path) -> impl Fn(std::io::Error) -> Jo
         operation,
         path: path.clone(),
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_processes_that_live_are_left_alone() {
+        let apps = tempfile::tempdir().unwrap();
+        let folder = |pid: u32| {
+            let path = apps.path().join(format!("{pid}-0123abcd"));
+            std::fs::create_dir(&path).unwrap();
+            path
+        };
+        assert!(may_be_supervised(&folder(std::process::id())));
+        // The highest id that a kernel can give is one less.
+        assert!(!may_be_supervised(&folder(4_194_304)));
+        let link = apps.path().join("7-89");
+        std::os::unix::fs::symlink(folder(4_194_303), &link).unwrap();
+        assert!(!may_be_supervised(&link));
     }
 }

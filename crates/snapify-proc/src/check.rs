@@ -32,7 +32,21 @@ pub fn check(pid: Pid) -> Result<Vec<Obstacle>, ProcError> {
 /// # Errors
 /// If there is no such process.
 pub fn check_except(pid: Pid, externals: &[External]) -> Result<Vec<Obstacle>, ProcError> {
+    /// How often it is looked again when a descendant has ended meanwhile.
+    const TRIES: usize = 50;
     let proc = ProcDir::open(pid)?;
+    let mut result = look(&proc, externals);
+    for _ in 1..TRIES {
+        match result {
+            Err(_) if !has_ended(&proc) => result = look(&proc, externals),
+            _ => break,
+        }
+    }
+    result
+}
+
+fn look(proc: &ProcDir, externals: &[External]) -> Result<Vec<Obstacle>, ProcError> {
+    let pid = proc.pid();
     if let Some(why) = hopeless(pid, &proc.status()?) {
         return Ok(vec![Obstacle::new(format!("process {pid}"), why)]);
     }

@@ -22,7 +22,7 @@ use crate::snapshot::{
 use members::Captures;
 use pause::Pause;
 use snapify_fabric::Channel;
-use snapify_proc::{Frozen, Pid};
+use snapify_proc::{External, Frozen, Pid};
 use snapify_store::{Chain, PageFileSummary, PointHeader, ProgramIdentity};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -59,9 +59,36 @@ pub(crate) fn checkpoint(
 ) -> Result<CheckpointReport, JobError> {
     let begin = Instant::now();
     let host = own_process(application.host)?;
-    // Foresee refusals while nothing has been touched yet.
+    let process = |source| match source {
+        snapify_proc::ProcError::Unsupported { .. } if application.may_be_connecting => {
+            JobError::TryAgain
+        }
+        snapify_proc::ProcError::Cancelled => JobError::Cancelled,
+        snapify_proc::ProcError::Died { .. } => JobError::Died {
+            pid: application.host,
+        },
+        snapify_proc::ProcError::Store(source) => JobError::Store(source),
+        source => JobError::Process {
+            member: "the process".into(),
+            source,
+        },
+    };
+    let freeze = |externals: &[External]| {
+        let at = Instant::now();
+        let mut frozen = Frozen::freeze(Pid(application.host)).map_err(process)?;
+        let image = frozen.describe(externals).map_err(process)?;
+        Ok::<_, JobError>((frozen, image, at))
+    };
+    // What nobody but the engine has to do with is refused, if at all, before a directory is made for it. Looking at running
+    // processes beforehand tells less: they come and go.
+    let mut early = None;
     if application.agent.is_none() {
-        refuse_obstacles(application)?;
+        let shared = stdio::shared(application.host, false);
+        let externals: Vec<_> = shared
+            .iter()
+            .map(|shared| shared.external.clone())
+            .collect();
+        early = Some((freeze(&externals)?, shared));
     }
     let chain = Chain::open_or_create(dir, &application.identity)?;
     let staging = chain.begin()?;
@@ -87,35 +114,18 @@ pub(crate) fn checkpoint(
         None => Captures::default(),
     };
 
-    let frozen_at = Instant::now();
-    let shared = stdio::shared(application.host, paused.is_some());
-    let mut externals: Vec<_> = paused
-        .as_ref()
-        .map(|paused| {
-            paused
-                .externals
-                .iter()
-                .map(crate::engine::external)
-                .collect()
-        })
-        .unwrap_or_default();
-    externals.extend(shared.iter().map(|shared| shared.external.clone()));
-    let process = |source| match source {
-        snapify_proc::ProcError::Unsupported { .. } if application.may_be_connecting => {
-            JobError::TryAgain
+    let ((frozen, image, frozen_at), shared) = match early.take() {
+        Some(early) => early,
+        None => {
+            let shared = stdio::shared(application.host, true);
+            let mut externals: Vec<External> = Vec::new();
+            if let Some(paused) = &paused {
+                externals.extend(paused.externals.iter().map(crate::engine::external));
+            }
+            externals.extend(shared.iter().map(|shared| shared.external.clone()));
+            (freeze(&externals)?, shared)
         }
-        snapify_proc::ProcError::Cancelled => JobError::Cancelled,
-        snapify_proc::ProcError::Died { .. } => JobError::Died {
-            pid: application.host,
-        },
-        snapify_proc::ProcError::Store(source) => JobError::Store(source),
-        source => JobError::Process {
-            member: "the host process".into(),
-            source,
-        },
     };
-    let mut frozen = Frozen::freeze(Pid(application.host)).map_err(process)?;
-    let image = frozen.describe(&externals).map_err(process)?;
     let member = staging.member(HOST)?;
     member.write_json(PROCESS_FILE, &image)?;
     link.tell(Event::Total(image.saved_bytes()));
@@ -208,26 +218,6 @@ pub(crate) fn checkpoint(
         commit_seconds,
         total_seconds: begin.elapsed().as_secs_f64(),
     })
-}
-
-/// Fails, naming all of them, if anything stands in the way of saving the host process.
-fn refuse_obstacles(application: &Application<'_>) -> Result<(), JobError> {
-    let pid = application.host;
-    let wrap = |source| JobError::Process {
-        member: "the process".into(),
-        source,
-    };
-    let obstacles = snapify_proc::check(Pid(pid)).map_err(wrap)?;
-    if obstacles.is_empty() {
-        return Ok(());
-    }
-    if application.may_be_connecting {
-        return Err(JobError::TryAgain);
-    }
-    Err(wrap(snapify_proc::ProcError::Unsupported {
-        pid: Pid(pid),
-        obstacles,
-    }))
 }
 
 fn report(

@@ -167,6 +167,12 @@ pub(crate) struct Subject<'a> {
     pub inner_pid: Pid,
 }
 
+impl Subject<'_> {
+    fn has_ended(&self) -> bool {
+        self.proc.status().map_or(true, |status| status.is_dead())
+    }
+}
+
 /// An open file description, and the descriptors that refer to it.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -210,11 +216,17 @@ impl<'a> Survey<'a> {
     ) -> Result<Self, ProcError> {
         let mut seen = Vec::new();
         for (process, subject) in subjects.iter().enumerate() {
-            for fd in subject.proc.fds()? {
+            let fds = match subject.proc.fds() {
+                Ok(fds) => fds,
+                // A process that has ended has none, and is not ours to look at any more.
+                Err(_) if subject.has_ended() => continue,
+                Err(error) => return Err(error),
+            };
+            for fd in fds {
                 match Seen::look(process, subject.proc, fd) {
                     Ok(one) => seen.push(one),
                     Err(ProcError::Proc { source, .. })
-                        if source.kind() == io::ErrorKind::NotFound => {}
+                        if source.kind() == io::ErrorKind::NotFound || subject.has_ended() => {}
                     Err(error) => return Err(error),
                 }
             }
