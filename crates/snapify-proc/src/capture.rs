@@ -67,6 +67,11 @@ impl Gathered {
         self.obstacles.borrow_mut().push(obstacle);
     }
 
+    /// Whether something was met that cannot be saved.
+    pub(crate) fn is_refused(&self) -> bool {
+        !self.obstacles.borrow().is_empty()
+    }
+
     /// The objects added so far.
     pub fn objects(&self) -> Ref<'_, Objects> {
         self.objects.borrow()

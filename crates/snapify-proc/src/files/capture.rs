@@ -16,7 +16,7 @@ use crate::remote::Tracee;
 use snapify_store::SpaceId;
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
 /// The descriptor tables of the processes that were looked at, in the same order, and what they lead to.
@@ -93,7 +93,7 @@ pub(crate) fn capture(
     }
     builder.fill_pipes(&survey.groups);
     builder.save_sockets();
-    builder.save_unix(&flying, within);
+    builder.save_unix(&survey.groups, &flying, within);
     for table in &mut tables {
         table.sort_unstable_by_key(|descriptor| descriptor.fd);
     }
@@ -154,6 +154,49 @@ impl unix::capture::Surroundings for Surroundings<'_, '_> {
     }
 }
 
+/// The processes, as far as their sockets may have to be replaced.
+struct Programs<'a, 'w> {
+    view: &'a View<'a>,
+    groups: &'a [Group],
+    within: &'a mut Within<'w>,
+}
+
+impl unix::requeue::Programs for Programs<'_, '_> {
+    fn numbers(&self, inode: u64) -> Option<unix::requeue::Numbers> {
+        let all = || self.groups.iter().flat_map(|group| &group.descriptors);
+        let is_it = |seen: &&Seen| {
+            seen.stat.st_ino == inode && seen.file_type() == rustix::fs::FileType::Socket
+        };
+        let is_watched = all().any(|seen| seen.info.epoll.iter().any(|one| one.inode == inode));
+        let first = all().find(is_it)?;
+        let alone = all()
+            .filter(is_it)
+            .all(|seen| seen.process == first.process);
+        let is_flying = first.process + 1 == self.view.owners.len();
+        if is_watched || !alone || is_flying || has_flag(first.flags(), libc::O_ASYNC) {
+            return None;
+        }
+        Some(unix::requeue::Numbers {
+            pid: self.view.owner(first).proc.pid(),
+            fds: all()
+                .filter(is_it)
+                .map(|seen| (seen.fd, seen.close_on_exec()))
+                .collect(),
+            flags: first.flags(),
+        })
+    }
+
+    fn duplicate(&self, pid: Pid, fd: RemoteFd) -> io::Result<OwnedFd> {
+        let mut owners = self.view.owners.iter();
+        let owner = owners.find(|owner| owner.proc.pid() == pid);
+        owner.ok_or(rustix::io::Errno::SRCH)?.duplicate(fd)
+    }
+
+    fn within(&mut self, pid: Pid, work: &mut RemoteWork<'_>) -> Result<i32, ProcError> {
+        (self.within)(pid, work)
+    }
+}
+
 impl Builder<'_> {
     fn describe(&mut self, group: &Group, found: &Found) -> Result<Description, Obstacle> {
         let seen = group.representative();
@@ -178,19 +221,23 @@ impl Builder<'_> {
             _ => input_signals::capture(seen, self.view)?,
         };
         let locks = self.locks(group, &object);
-        // What is restored by a process that has it open needs one.
         let is_flying = |seen: &Seen| seen.process + 1 == self.view.owners.len();
-        if group.descriptors.iter().all(is_flying) {
-            let needs_process = match &object {
-                Object::Epoll(_) => true,
-                Object::PidFd(pidfd) => pidfd.process.is_some(),
-                Object::Named(file) => file.file_type == NamedType::OwnProc,
-                _ => !locks.is_empty() || kept.signals.is_some(),
-            };
-            if needs_process {
-                let why = "it is on its way through a socket and no process has it open, which is not supported for its kind";
-                return Err(seen.obstacle(why));
-            }
+        // What is about a process is opened there, when all sockets have been filled.
+        let comes_late = match &object {
+            Object::PidFd(pidfd) => pidfd.process.is_some(),
+            Object::Named(file) => file.file_type == NamedType::OwnProc,
+            _ => false,
+        };
+        if comes_late && group.descriptors.iter().any(is_flying) {
+            let why = "it is on its way through a socket, which is not supported for what is about a process";
+            return Err(seen.obstacle(why));
+        }
+        // What is restored by a process that has it open needs one.
+        let needs_process =
+            matches!(object, Object::Epoll(_)) || !locks.is_empty() || kept.signals.is_some();
+        if needs_process && group.descriptors.iter().all(is_flying) {
+            let why = "it is on its way through a socket and no process has it open, which is not supported for its kind";
+            return Err(seen.obstacle(why));
         }
         Ok(Description {
             flags: seen.flags(),
@@ -321,18 +368,45 @@ impl Builder<'_> {
     }
 
     /// Saves the UNIX sockets with their queues.
-    fn save_unix(&mut self, flying: &HashMap<RemoteFd, usize>, within: &mut Within<'_>) {
+    fn save_unix(
+        &mut self,
+        groups: &[Group],
+        flying: &HashMap<RemoteFd, usize>,
+        within: &mut Within<'_>,
+    ) {
         let owners = self.view.owners.iter();
         let mut directories: Vec<PathBuf> = owners
             .filter_map(|owner| Some(owner.proc.link("cwd").ok()?.as_path().to_owned()))
             .collect();
         directories.dedup();
+        // Nothing is touched in a program that is refused.
+        let unread = match self.gathered.is_refused() {
+            true => Ok(HashMap::new()),
+            false => {
+                let mut programs = Programs {
+                    view: self.view,
+                    groups,
+                    within: &mut *within,
+                };
+                let address = |inode| self.view.unix.reachable(inode, &directories);
+                unix::requeue::requeue(&self.view.unix, address, &mut programs)
+            }
+        };
+        let unread = unread.unwrap_or_else(|obstacles| {
+            obstacles
+                .into_iter()
+                .for_each(|obstacle| self.gathered.refuse(obstacle));
+            HashMap::new()
+        });
         let mut around = Surroundings {
             builder: self,
             within,
             flying,
         };
-        let (sockets, obstacles) = self.view.unix.images(&self.unix, &directories, &mut around);
+        let (sockets, obstacles) =
+            self.view
+                .unix
+                .images(&self.unix, &directories, &unread, &mut around);
         obstacles
             .into_iter()
             .for_each(|obstacle| self.gathered.refuse(obstacle));

@@ -335,7 +335,8 @@ impl<'a> View<'a> {
 }
 
 impl<'a> Owner<'a> {
-    fn duplicate(&self, fd: RemoteFd) -> io::Result<OwnedFd> {
+    /// Our own descriptor of one that it has open (pidfd_getfd(2)).
+    pub fn duplicate(&self, fd: RemoteFd) -> io::Result<OwnedFd> {
         let none = PidfdGetfdFlags::empty();
         Ok(rustix::process::pidfd_getfd(&self.pidfd, fd.0, none)?)
     }

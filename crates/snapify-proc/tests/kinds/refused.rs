@@ -8,7 +8,8 @@ const KINDS: &[(&str, &str)] = &[
     ("udplite", "an IPv4 datagram socket of protocol 136"),
     ("netlink", "a netlink socket with messages"),
     ("filter", "a filter for messages"),
-    ("unread", "a connection that was not accepted yet"),
+    ("handed", "on its way through a socket"),
+    ("unread", "on a connection that was not accepted yet"),
     ("watched-and-gone", "that was removed or not found"),
     ("pidfd", "which is not saved with it"),
     ("userfaultfd", "a userfaultfd"),
@@ -39,7 +40,7 @@ const KINDS: &[(&str, &str)] = &[
 ];
 
 /// Only remote calls show these.
-const NOT_FORETOLD: &[&str] = &["ldt", "queue"];
+const NOT_FORETOLD: &[&str] = &["unread", "handed", "ldt", "queue"];
 
 #[test]
 fn everything_unsupported_is_refused_by_name() {

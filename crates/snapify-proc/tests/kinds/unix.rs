@@ -22,6 +22,11 @@ fn descriptors_and_credentials_on_their_way() {
 }
 
 #[test]
+fn what_is_sent_before_it_is_accepted() {
+    survives("unix_waiting");
+}
+
+#[test]
 fn between_processes() {
     survives("unix_tree");
 }

@@ -4,6 +4,7 @@ use super::image::{Kind, Link, Message, Name, Queue, Sender, SocketFile, UnixSoc
 use super::inside::Question;
 use super::options::Defaults;
 use super::queue::{self, Events};
+use super::requeue::{Sent, Unread};
 use super::set::{LISTENING, Member, SocketSet};
 use crate::error::Obstacle;
 use crate::ids::{Pid, RemoteFd};
@@ -46,6 +47,20 @@ pub(super) fn charge(socket: &OwnedFd) -> u64 {
 }
 
 impl SocketSet {
+    /// The address through which a bound socket can be reached from any directory.
+    pub fn reachable(&self, inode: u64, directories: &[PathBuf]) -> Option<Vec<u8>> {
+        let member = &self.members[*self.place.get(&inode)?];
+        let address = unix_socket::name(member.socket.as_fd()).ok()?;
+        if address.first() == Some(&0) {
+            return Some(address);
+        }
+        let file = find_file(&address, self.all.get(&inode)?.file?, directories)?;
+        let base = file.directory.as_deref().unwrap_or(Path::new("/"));
+        let path = base.join(std::ffi::OsStr::from_bytes(&address));
+        let path = path.as_os_str().as_bytes().to_vec();
+        (path.len() < unix_socket::LONGEST_ADDRESS).then_some(path)
+    }
+
     /// The inode numbers of all sockets that can be saved, as far as their connections go.
     pub fn saved(&self) -> impl Iterator<Item = u64> {
         let inodes = self.members.iter().map(|member| member.inode);
@@ -57,13 +72,27 @@ impl SocketSet {
         &self,
         place: &HashMap<u64, usize>,
         directories: &[PathBuf],
+        unread: &Unread,
         around: &mut impl Surroundings,
     ) -> (Vec<UnixSocket>, Vec<Obstacle>) {
         let mut obstacles = Vec::new();
         let mut sockets: Vec<Option<UnixSocket>> = vec![None; place.len()];
+        // Clients that are gone come behind those that are there.
+        let mut gone: Vec<&(u64, usize)> = unread.keys().collect();
+        gone.retain(|(listener, at)| {
+            let pending = self.all.get(listener).map(|info| &info.pending);
+            pending.and_then(|pending| pending.get(*at)) == Some(&0)
+        });
+        gone.sort_unstable();
         let mut capture = Capture {
             set: self,
             place,
+            unread,
+            gone: gone
+                .iter()
+                .enumerate()
+                .map(|(n, &&key)| (key, place.len() + n))
+                .collect(),
             directories,
             around,
             defaults: Defaults::default(),
@@ -76,6 +105,9 @@ impl SocketSet {
                 Err(obstacle) => obstacles.push(obstacle),
             }
         }
+        for key in gone {
+            sockets.extend(capture.gone_client(*key).map(Some));
+        }
         // With an obstacle there will be no image.
         (sockets.into_iter().flatten().collect(), obstacles)
     }
@@ -85,6 +117,9 @@ struct Capture<'a, S> {
     set: &'a SocketSet,
     place: &'a HashMap<u64, usize>,
     directories: &'a [PathBuf],
+    unread: &'a Unread,
+    /// Indices of clients that are gone.
+    gone: HashMap<(u64, usize), usize>,
     around: &'a mut S,
     defaults: Defaults,
     /// Ids that were asked for.
@@ -122,6 +157,62 @@ impl<S: Surroundings> Capture<'_, S> {
             reset: events.error,
             options,
             queue: self.queue(member)?,
+            sent: self.sent_by(inode),
+        })
+    }
+
+    /// What a client has sent on its connection that waits.
+    fn sent_by(&mut self, inode: u64) -> Queue {
+        let set = self.set;
+        let listener = set
+            .listener
+            .get(&inode)
+            .and_then(|listener| set.all.get(listener));
+        let found = listener.and_then(|listener| {
+            let at = listener
+                .pending
+                .iter()
+                .position(|&client| client == inode)?;
+            self.unread.get(&(listener.inode, at))
+        });
+        found.map_or_else(Queue::default, |sent| self.sent(sent))
+    }
+
+    fn sent(&mut self, sent: &Sent) -> Queue {
+        let mut content = Vec::new();
+        let mut messages = Vec::with_capacity(sent.messages.len());
+        for one in &sent.messages {
+            content.extend_from_slice(&one.bytes);
+            messages.push(Message {
+                bytes: one.bytes.len() as u64,
+                urgent: one.urgent,
+                ..Message::default()
+            });
+        }
+        let what = "sent before it is accepted".to_owned();
+        Queue {
+            content: (!content.is_empty()).then(|| self.around.add_bytes(what, content)),
+            messages,
+        }
+    }
+
+    /// The socket of a client that is gone, for its connection to be made again.
+    fn gone_client(&mut self, key: (u64, usize)) -> Option<UnixSocket> {
+        let sent = &self.unread[&key];
+        let info = self.set.all.get(&key.0)?;
+        Some(UnixSocket {
+            kind: Kind::of(info.kind)?,
+            name: None,
+            link: Link::Waiting {
+                listener: *self.place.get(&key.0)?,
+                by: self.around.inner_pid(sent.by).unwrap_or(0),
+            },
+            peer_pid: None,
+            shutdown: 0,
+            reset: false,
+            options: std::collections::BTreeMap::new(),
+            queue: Queue::default(),
+            sent: self.sent(sent),
         })
     }
 
@@ -141,7 +232,15 @@ impl<S: Surroundings> Capture<'_, S> {
         if info.state == LISTENING {
             return Ok(Link::Listening {
                 backlog: info.backlog,
-                waiting: info.pending.iter().filter_map(place).collect(),
+                waiting: info
+                    .pending
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(at, client)| match client {
+                        0 => self.gone.get(&(info.inode, at)).copied(),
+                        client => place(client),
+                    })
+                    .collect(),
             });
         }
         Ok(match info.peer {

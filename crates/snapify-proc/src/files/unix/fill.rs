@@ -1,7 +1,7 @@
 //! What comes into sockets after they are made, and what must come after that: messages, the peers of sockets for
 //! datagrams, ends that are shut down, options.
 
-use super::image::{Kind, Link, Message, Name, UnixSocket};
+use super::image::{Kind, Link, Message, Name, Queue, UnixSocket};
 use super::make::{NewSockets, new};
 use super::maker::{Place, failed};
 use super::{names, options};
@@ -76,8 +76,11 @@ impl<'a> Filling<'a> {
         self.made.sockets[index].as_fd()
     }
 
-    fn messages(&self, index: usize) -> Result<Vec<(Vec<u8>, &'a Message)>, ProcError> {
-        let queue = &self.images[index].queue;
+    fn messages(
+        &self,
+        index: usize,
+        queue: &'a Queue,
+    ) -> Result<Vec<(Vec<u8>, &'a Message)>, ProcError> {
         let content = match queue.content {
             Some(object) => self.supplies.content(object, queue.bytes())?,
             None => Vec::new(),
@@ -175,7 +178,7 @@ impl<'a> Filling<'a> {
     /// Sends a socket for datagrams what it has received. From its peer it takes any number; from others, before
     /// it is connected, only as many as the system allows to wait.
     fn receive_datagrams(&mut self, index: usize) -> Result<(), ProcError> {
-        let messages = self.messages(index)?;
+        let messages = self.messages(index, &self.images[index].queue)?;
         if messages.is_empty() {
             return Ok(());
         }
@@ -325,7 +328,14 @@ impl<'a> Filling<'a> {
 
     /// Sends a stream or packet socket what it has received.
     fn connection(&self, index: usize) -> Result<(), ProcError> {
-        let messages = self.messages(index)?;
+        let sent = self.messages(index, &self.images[index].sent)?;
+        if !sent.is_empty() {
+            options::enlarge(self.socket(index))?;
+        }
+        for (bytes, message) in sent {
+            self.send(self.socket(index), None, Place::Here, &bytes, message)?;
+        }
+        let messages = self.messages(index, &self.images[index].queue)?;
         let from = match self.images[index].link {
             _ if messages.is_empty() => return Ok(()),
             Link::Connected { peer } => self.socket(peer),

@@ -42,6 +42,9 @@ pub struct UnixSocket {
     /// What it has received.
     #[serde(default, skip_serializing_if = "Queue::is_empty")]
     pub queue: Queue,
+    /// What it has sent on a connection that nobody has accepted yet.
+    #[serde(default, skip_serializing_if = "Queue::is_empty")]
+    pub sent: Queue,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)]
@@ -260,7 +263,7 @@ pub fn validate(sockets: &[UnixSocket], descriptions: usize) -> Result<(), ProcE
         if !super::options::are_known(&socket.options) {
             return bad("has options that are not known here");
         }
-        for message in &socket.queue.messages {
+        for message in socket.queue.messages.iter().chain(&socket.sent.messages) {
             if message.bytes > LONGEST_QUEUE
                 || message.descriptors.len() > MOST_DESCRIPTORS
                 || message.descriptors.iter().any(|&at| at >= descriptions)
@@ -269,11 +272,20 @@ pub fn validate(sockets: &[UnixSocket], descriptions: usize) -> Result<(), ProcE
                 return bad("has a message that cannot be");
             }
         }
-        if socket.queue.messages.len() as u64 > LONGEST_QUEUE
-            || socket.queue.bytes() > LONGEST_QUEUE
-            || (socket.queue.bytes() > 0) != socket.queue.content.is_some()
-        {
-            return bad("has a queue that cannot be");
+        for queue in [&socket.queue, &socket.sent] {
+            let count = queue.messages.len() as u64;
+            // No sum of these overflows.
+            if count > LONGEST_QUEUE
+                || queue.bytes() > LONGEST_QUEUE
+                || (queue.bytes() > 0) != queue.content.is_some()
+            {
+                return bad("has a queue that cannot be");
+            }
+        }
+        let carries = |message: &Message| !message.descriptors.is_empty();
+        let waits = matches!(socket.link, Link::Waiting { .. });
+        if !waits && !socket.sent.is_empty() || socket.sent.messages.iter().any(carries) {
+            return bad("has sent what it cannot have");
         }
         let has_sender = match socket.link {
             Link::Connected { .. } | Link::Orphaned { .. } => true,
@@ -378,6 +390,7 @@ mod tests {
             reset: false,
             options: BTreeMap::new(),
             queue: Queue::default(),
+            sent: Queue::default(),
         }
     }
 

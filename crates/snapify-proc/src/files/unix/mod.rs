@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`set`] | finds out which sockets belong together, and what lies in their queues |
 //! | [`capture`] | turns that into images |
+//! | [`requeue`] | what was sent to connections that nobody has accepted |
 //! | [`options`] | socket options |
 //! | [`names`] | addresses that cannot be had again |
 //! | [`make`] | makes, binds and connects sockets, with [`maker`] as whom and where |
@@ -23,6 +24,7 @@ mod maker;
 pub(crate) mod names;
 pub(super) mod options;
 mod queue;
+pub(crate) mod requeue;
 pub(crate) mod set;
 
 pub(crate) use fill::Supplies;

@@ -33,6 +33,8 @@ pub(super) struct Queued {
 const USUAL_MESSAGE: usize = 1 << 16;
 /// Longest message: the size of a buffer is an `int`.
 const LONGEST_MESSAGE: usize = 1 << 31;
+/// Messages in a queue: each takes memory of the kernel, and all together no more than a buffer may have.
+const MOST_MESSAGES: usize = 1 << 22;
 /// Bytes that are copied at most to learn into which pieces a stream was cut: every piece takes a copy of all
 /// before it. Who has sent gigabytes in small pieces will find them in larger ones.
 const MOST_EFFORT: usize = 1 << 28;
@@ -231,6 +233,9 @@ fn messages(socket: BorrowedFd<'_>, may_be_end: bool) -> io::Result<Vec<Queued>>
         };
         if seen.bytes == 0 && may_be_end && seen.credentials.is_none() {
             return Ok(queued);
+        }
+        if queued.len() >= MOST_MESSAGES {
+            return Err(io::Error::other("there are more messages than can be"));
         }
         // The first is looked at without an offset: it is shown whatever was looked at before.
         at = Some(at.unwrap_or(0) + seen.bytes);

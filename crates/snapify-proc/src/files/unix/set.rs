@@ -245,24 +245,27 @@ impl SocketSet {
             );
         }
         for client in &info.pending {
-            if *client == 0 {
-                whys.insert(
-                    "a client has gone whose connection was not accepted yet: what it has sent cannot be read".into(),
-                );
-            } else if !self.place.contains_key(client) {
+            if *client != 0 && !self.place.contains_key(client) {
                 let who = holders::of_socket(*client).unwrap_or_else(|| "another process".into());
                 whys.insert(format!(
                     "a connection from {who}, which is not being saved, waits to be accepted"
                 ));
-            } else if self.has_sent(*client) {
-                whys.insert(
-                    "a client has sent something on a connection that was not accepted yet, which cannot be read"
-                        .into(),
-                );
             }
         }
         let obstacle = |why| Obstacle::new(member.label.clone(), why);
         whys.into_iter().map(obstacle).collect()
+    }
+
+    /// The listening sockets of the set with connections that hold something, or may do so: those of clients that are gone.
+    pub(super) fn with_content(&self) -> impl Iterator<Item = &UnixSocketInfo> {
+        let infos = self
+            .members
+            .iter()
+            .filter_map(|member| self.all.get(&member.inode));
+        infos.filter(|info| {
+            let mut pending = info.pending.iter();
+            pending.any(|&client| client == 0 || self.has_sent(client))
+        })
     }
 
     /// Whether somebody has not read yet what a socket has sent.

@@ -52,6 +52,15 @@ static int set_up(const char *kind) {
         int fd = socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE);
         return send(fd, &ask, sizeof ask, 0) < 0 ? -1 : fd;
     }
+    if (is(kind, "handed")) {
+        union { char bytes[64]; struct cmsghdr aligned; } control = {0};
+        struct iovec vector = {"x", 1};
+        struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_SPACE(4)};
+        int self = syscall(SYS_pidfd_open, getpid(), 0);
+        control.aligned = (struct cmsghdr){CMSG_LEN(4), SOL_SOCKET, SCM_RIGHTS};
+        memcpy(CMSG_DATA(&control.aligned), &self, 4);
+        return socketpair(AF_UNIX, SOCK_STREAM, 0, pair) ?: sendmsg(pair[0], &header, 0) == 1 ? self : -1;
+    }
     if (is(kind, "filter")) {
         struct sock_filter pass = {BPF_RET | BPF_K, 0, 0, 100};
         struct sock_fprog program = {1, &pass};
@@ -64,6 +73,9 @@ static int set_up(const char *kind) {
         int server = socket(AF_UNIX, SOCK_STREAM, 0), client = socket(AF_UNIX, SOCK_STREAM, 0);
         if (bind(server, (void *)&any, sizeof any.sun_family) || listen(server, 1)) return -1;
         getsockname(server, (void *)&any, &length);
+        // Watched by epoll, so that it cannot be replaced.
+        struct epoll_event event = {EPOLLIN, {.fd = client}};
+        if (epoll_ctl(epoll_create1(0), EPOLL_CTL_ADD, client, &event)) return -1;
         return connect(client, (void *)&any, length) ?: write(client, "x", 1) == 1 ? client : -1;
     }
     if (is(kind, "watched-and-gone")) {
