@@ -161,3 +161,26 @@ fn goroutines() {
         ROUNDS,
     );
 }
+
+#[test]
+fn a_server_with_its_client() {
+    survives(
+        User::Ordinary,
+        |session| {
+            script(
+                session,
+                "port=$((20000 + $$ % 12000))
+                 redis-server --port $port --bind 127.0.0.1 --save '' --daemonize no >server.log &
+                 server=$!
+                 until redis-cli -p $port ping >/dev/null 2>&1; do kill -0 $server || exit 1; done
+                 seq 1 100000 | sed 's/^/incrby sum /' | redis-cli -p $port >answers || exit 1
+                 sum=$(redis-cli -p $port get sum)
+                 redis-cli -p $port shutdown nosave
+                 wait $server
+                 wc -l <answers
+                 echo $sum",
+            )
+        },
+        ROUNDS,
+    );
+}
