@@ -1,7 +1,7 @@
 //! The five kinds of offload programs survive rounds of checkpoint, kill and restart with the same digest, on one
 //! card and on two.
 
-use snapify_tests::{Random, Session, rounds, survive_rounds};
+use snapify_tests::{Meanwhile, Random, Session, rounds, survive_rounds};
 use std::time::Instant;
 
 const EXAMPLES: [&str; 5] = ["md", "mc", "sgemm", "search", "kmeans"];
@@ -22,6 +22,7 @@ fn survives(cards: u32, rounds: usize) {
                 session.offload(cards, name),
                 left,
                 longest_ms,
+                Meanwhile::GoesOn,
                 &mut random,
             );
             assert!(survived.status.success(), "{name}: {survived:?}");

@@ -1,6 +1,6 @@
 //! Plain programs, which know nothing of cards, survive rounds of checkpoint, kill and restart.
 
-use snapify_tests::{Language, Session, User, compile, survives};
+use snapify_tests::{Language, Meanwhile, Session, User, compile, survives};
 use std::process::Command;
 
 const ROUNDS: usize = 3;
@@ -22,17 +22,17 @@ fn threads(session: &Session) -> Command {
 
 #[test]
 fn python_with_numpy_threads() {
-    survives(User::Ordinary, numpy, ROUNDS);
+    survives(User::Ordinary, numpy, ROUNDS, Meanwhile::GoesOn);
 }
 
 #[test]
 fn cxx_threads() {
-    survives(User::Ordinary, threads, ROUNDS);
+    survives(User::Ordinary, threads, ROUNDS, Meanwhile::GoesOn);
 }
 
 #[test]
 fn cxx_threads_of_whoever_runs_the_tests() {
-    survives(User::Myself, threads, ROUNDS);
+    survives(User::Myself, threads, ROUNDS, Meanwhile::GoesOn);
 }
 
 #[test]
@@ -48,5 +48,6 @@ fn sha256sum_of_a_big_file() {
             command
         },
         ROUNDS,
+        Meanwhile::GoesOn,
     );
 }

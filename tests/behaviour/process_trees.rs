@@ -1,6 +1,6 @@
 //! Programs of several processes, and programs that hold much of the kernel, survive rounds of checkpoint, kill and restart.
 
-use snapify_tests::{Session, User, survives};
+use snapify_tests::{Meanwhile, Session, User, survives};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -34,6 +34,7 @@ fn a_pipeline_of_the_shell() {
             )
         },
         ROUNDS,
+        Meanwhile::GoesOn,
     );
 }
 
@@ -50,6 +51,7 @@ fn a_script_with_background_jobs() {
             )
         },
         ROUNDS,
+        Meanwhile::GoesOn,
     );
 }
 
@@ -63,6 +65,7 @@ fn a_pool_of_python_processes() {
             command
         },
         ROUNDS,
+        Meanwhile::GoesOn,
     );
 }
 
@@ -87,6 +90,7 @@ fn make_compiles_in_parallel() {
             )
         },
         ROUNDS,
+        Meanwhile::Nothing,
     );
 }
 
@@ -107,6 +111,7 @@ fn a_database_in_a_transaction() {
             )
         },
         ROUNDS,
+        Meanwhile::Nothing,
     );
 }
 
@@ -120,6 +125,7 @@ fn a_virtual_machine_with_a_garbage_collector() {
             command
         },
         ROUNDS,
+        Meanwhile::GoesOn,
     );
 }
 
@@ -133,6 +139,7 @@ fn an_event_loop_with_a_just_in_time_compiler() {
             command
         },
         ROUNDS,
+        Meanwhile::GoesOn,
     );
 }
 
@@ -159,6 +166,7 @@ fn goroutines() {
             command
         },
         ROUNDS,
+        Meanwhile::GoesOn,
     );
 }
 
@@ -182,5 +190,6 @@ fn a_server_with_its_client() {
             )
         },
         ROUNDS,
+        Meanwhile::GoesOn,
     );
 }

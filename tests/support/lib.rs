@@ -13,7 +13,7 @@ mod user;
 pub use program::{Language, compile, example};
 pub use session::{Finished, Running, Session, poll_until};
 pub use stage::stage;
-pub use survive::{survive_rounds, survives};
+pub use survive::{Meanwhile, survive_rounds, survives};
 pub use user::User;
 
 /// How many rounds a test of random moments does: `SNAPIFY_ROUNDS`, or `default`.

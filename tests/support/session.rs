@@ -197,12 +197,18 @@ impl Session {
         let offload_processes = offload_processes
             .iter()
             .filter_map(|process| i32::try_from(process["pid"].as_i64()?).ok());
-        let kill =
-            |pid: i32| Pid::from_raw(pid).is_some_and(|p| kill_process(p, Signal::KILL).is_ok());
+        let mut killed = Vec::new();
+        let mut kill = |pid: i32| {
+            let Some(pid) = Pid::from_raw(pid) else {
+                return false;
+            };
+            killed.extend(pidfd_open(pid, PidfdFlags::empty()));
+            kill_process(pid, Signal::KILL).is_ok()
+        };
         // Before it is killed: its children are another's then.
         let mut family = descendants(pid);
         // The host process first: it would tell of a card that died, and end by itself.
-        let killed = kill(pid);
+        let was_there = kill(pid);
         // Some may have forked while others were killed.
         while !family.is_empty() {
             for &member in &family {
@@ -213,7 +219,12 @@ impl Session {
         for process in offload_processes {
             kill(process);
         }
-        killed
+        // What they have, addresses among it, is free when they are gone.
+        for process in killed {
+            let mut ends = [PollFd::new(&process, PollFlags::IN)];
+            let _ = poll(&mut ends, None);
+        }
+        was_there
     }
 
     /// The ids of all processes of this session's user that were started in this session, by their environment.

@@ -5,17 +5,27 @@ use crate::{Random, User};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+/// What a program does between a checkpoint and its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meanwhile {
+    /// It goes on in every other round.
+    GoesOn,
+    /// Nothing: it would remove or change files that an earlier state needs, and files are not saved.
+    Nothing,
+}
+
 /// Runs `command`; then, up to `rounds` times, after up to `longest_ms` milliseconds: takes a snapshot, kills the
 /// program with SIGKILL and restarts it. Alternately the checkpoint ends the program itself (`--stop`), or the program
 /// goes on after the checkpoint until it is killed. Gives what the last incarnation said, and how many rounds there
 /// were: the program may come to its end before.
 ///
-/// The command may be `snapify run …` or a plain program.
+/// The command may be `snapify run …` or a plain program. With [`Meanwhile::Nothing`] it never goes on after a checkpoint.
 pub fn survive_rounds(
     session: &Session,
     mut command: Command,
     rounds: usize,
     longest_ms: u64,
+    meanwhile: Meanwhile,
     random: &mut Random,
 ) -> (Finished, usize) {
     let supervised = command
@@ -37,7 +47,7 @@ pub fn survive_rounds(
         // The moment is random: there is no event to wait for.
         std::thread::sleep(Duration::from_millis(random.below(longest_ms)));
         let Some(pid) = host else { break };
-        let stop = random.below(2) == 0;
+        let stop = meanwhile == Meanwhile::Nothing || random.below(2) == 0;
         let number = pid.to_string();
         let mut args = vec!["checkpoint", &number, &snapshots];
         if stop {
@@ -87,7 +97,12 @@ pub fn survive_rounds(
 
 /// Runs what `make` gives to its end, and then again through rounds of checkpoint, kill and restart at random moments: the
 /// last line of output, which is the result, must be the same, and nothing may be left.
-pub fn survives(user: User, make: impl Fn(&Session) -> Command, default_rounds: usize) {
+pub fn survives(
+    user: User,
+    make: impl Fn(&Session) -> Command,
+    default_rounds: usize,
+    meanwhile: Meanwhile,
+) {
     let session = Session::of(user);
     let mut command = make(&session);
     let begin = Instant::now();
@@ -100,8 +115,14 @@ pub fn survives(user: User, make: impl Fn(&Session) -> Command, default_rounds: 
     let mut random = Random::new();
     let mut left = crate::rounds(default_rounds);
     while left > 0 {
-        let (survived, done) =
-            survive_rounds(&session, make(&session), left, longest_ms, &mut random);
+        let (survived, done) = survive_rounds(
+            &session,
+            make(&session),
+            left,
+            longest_ms,
+            meanwhile,
+            &mut random,
+        );
         assert!(survived.status.success(), "{survived:?}");
         assert_eq!(survived.stdout.lines().last(), result, "{survived:?}");
         session.expect_no_process();
