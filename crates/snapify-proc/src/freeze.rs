@@ -193,6 +193,13 @@ impl FrozenProcess {
             thread.mask = stopped.signal_mask()?;
             let status = self.proc.thread_status(thread.tid)?;
             thread.inner = status.inner_tid();
+            // The kernel would kill it for the first remote call that its filter does not know.
+            if status.seccomp != 0 {
+                bad.push(Obstacle::new(
+                    format!("thread {}", thread.tid),
+                    "its system calls are restricted by seccomp, which is not supported",
+                ));
+            }
             // What a step does to it could not be undone, see Stopped::step.
             const TRAP: u64 = 1 << (libc::SIGTRAP - 1);
             if (status.ignored | status.pending | status.shared_pending) & TRAP != 0 {

@@ -21,6 +21,7 @@ const KINDS: &[(&str, &str)] = &[
     ("queue", "a process waits to be notified"),
     ("other-process", "it is about another process"),
     ("seccomp", "restricted by seccomp"),
+    ("strict", "restricted by seccomp"),
     (
         "thread-credentials",
         "privileges are not those of the first thread",
