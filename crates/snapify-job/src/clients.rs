@@ -8,7 +8,7 @@ use crate::protocol::{ApplicationStatus, CheckpointReport, Reply, Request};
 use crate::runtime_dir::{RuntimeDir, control_socket, may_be_supervised, remove_stale};
 use crate::signals::{Arrived, Signals};
 use snapify_fabric::{Channel, ChannelError};
-use snapify_proc::{Obstacle, Pid};
+use snapify_proc::{Obstacle, Outside, Pid};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +21,8 @@ pub struct CheckpointOptions {
     pub dir: PathBuf,
     /// Whether the application ends once the snapshot is committed.
     pub stop: bool,
+    /// What becomes of connections to programs that are not part of the application.
+    pub outside: Outside,
 }
 
 /// All running applications of this user.
@@ -116,6 +118,7 @@ pub fn checkpoint(
                     &Request::Checkpoint {
                         dir,
                         stop: options.stop,
+                        outside: options.outside,
                     },
                     &[],
                 )
@@ -149,7 +152,7 @@ fn plain(
         source,
     };
     let (ours, theirs) = Channel::pair().map_err(failed)?;
-    let worker = start_worker(&application, dir, options.stop, theirs)?;
+    let worker = start_worker(&application, dir, options.stop, options.outside, theirs)?;
     let report = follow(&ours, signals, observer, options.pid);
     match (worker.reap(), report) {
         (Ending::Died, Err(JobError::Connection { .. })) => Err(JobError::Member {

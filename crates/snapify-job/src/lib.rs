@@ -37,4 +37,5 @@ pub use protocol::{
     ApplicationStatus, CardStatus, CheckpointReport, MemberReport, OffloadProcessStatus,
 };
 pub use restart::{RestartOptions, restart};
+pub use snapify_proc::Outside;
 pub use supervisor::{RunOptions, run};

@@ -16,6 +16,9 @@ pub(crate) enum Request {
         dir: PathBuf,
         /// Whether the application ends once the snapshot is committed.
         stop: bool,
+        /// What becomes of connections to programs that are not part of it.
+        #[serde(default)]
+        outside: snapify_proc::Outside,
     },
 }
 

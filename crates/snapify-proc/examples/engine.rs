@@ -9,9 +9,12 @@
 //! engine calls PID                how long remote system calls take in it
 //! engine check PID                lists what stands in the way
 //! ```
+//!
+//! With `ENGINE_CLOSE_TCP` in its environment it saves TCP connections to others as closed by the peer.
 
 use snapify_proc::{
-    External, Frozen, LaunchSpec, Orphans, Pid, RemoteAddr, RemoteFd, RestorePlan, TreeImage,
+    External, Frozen, LaunchSpec, Orphans, Outside, Pid, RemoteAddr, RemoteFd, RestorePlan,
+    TreeImage,
 };
 use snapify_proc::{check, launch, restore};
 use snapify_store::PageFile;
@@ -52,6 +55,9 @@ fn save(pid: &str, dir: &Path, stop: bool, externals: &[&str]) -> Result<ExitCod
     let begin = Instant::now();
     let mut frozen = Frozen::freeze(Pid(pid.parse()?))?;
     let stopped = begin.elapsed();
+    if std::env::var_os("ENGINE_CLOSE_TCP").is_some() {
+        frozen.set_outside(Outside::CloseTcp);
+    }
     let image = frozen.describe(&externals)?;
     let described = begin.elapsed();
     let pages = dir.join("pages.snap");

@@ -6,7 +6,7 @@
 use crate::capture::{CaptureContext, Gathered};
 use crate::context;
 use crate::error::{Obstacle, ProcError};
-use crate::external::External;
+use crate::external::{External, Outside};
 use crate::files::survey::{Subject, Survey};
 use crate::ids::{Pid, Tid};
 use crate::procfs::ProcDir;
@@ -82,7 +82,9 @@ fn look(proc: &ProcDir, externals: &[External]) -> Result<Vec<Obstacle>, ProcErr
         .collect();
     let (_, mut obstacles) = gathered.finish();
     if obstacles.iter().all(|obstacle| obstacle.why != CLOSED) {
-        obstacles.extend(Survey::new(&subjects, None, members, externals)?.into_obstacles());
+        obstacles.extend(
+            Survey::new(&subjects, None, members, externals, Outside::Refuse)?.into_obstacles(),
+        );
     }
     Ok(obstacles)
 }

@@ -27,3 +27,14 @@ impl External {
             .any(|&(at, len)| at.0 <= start.0 && end <= at.0.saturating_add(len))
     }
 }
+
+/// What becomes of connections to those who are not saved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outside {
+    /// They stand in the way.
+    #[default]
+    Refuse,
+    /// TCP connections come back as closed by the peer.
+    CloseTcp,
+}

@@ -31,7 +31,7 @@ pub mod tree;
 
 pub use check::{check, check_except};
 pub use error::{Obstacle, ProcError};
-pub use external::External;
+pub use external::{External, Outside};
 pub use ids::{Pid, RemoteAddr, RemoteFd, Tid};
 pub use image::{ProcessImage, TreeImage};
 pub use restore::{LaunchSpec, Orphans, RestorePlan, Restored, launch, preflight, restore};

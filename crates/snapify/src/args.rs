@@ -72,6 +72,9 @@ pub struct Checkpoint {
     /// End the program once the snapshot is committed
     #[arg(long)]
     pub stop: bool,
+    /// What becomes of TCP connections to programs that are not saved; without this they are refused
+    #[arg(long, value_name = "WHAT")]
+    pub tcp: Option<Tcp>,
     /// Save everything, not only what changed since the last snapshot
     #[arg(long, conflicts_with = "incremental")]
     pub full: bool,
@@ -83,6 +86,13 @@ pub struct Checkpoint {
     pub json: bool,
 }
 
+/// What becomes of TCP connections to programs that are not saved.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tcp {
+    /// They come back as closed by the peer
+    Close,
+}
+
 /// Start a program again from its snapshot, in the foreground; exits as the program does.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
@@ -92,6 +102,9 @@ pub struct Checkpoint {
 pub struct Restart {
     /// The directory that `checkpoint` wrote
     pub dir: PathBuf,
+    /// What becomes of TCP connections to programs that were not saved; `checkpoint` has decided it
+    #[arg(long, value_name = "WHAT")]
+    pub tcp: Option<Tcp>,
     /// Which snapshot of the directory, by number; the newest if not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub at: Option<u32>,
@@ -208,6 +221,15 @@ mod tests {
     #[test]
     fn command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn connections_to_others() {
+        let parse = |args: &[&str]| Cli::try_parse_from(args);
+        let cli = parse(&["snapify", "checkpoint", "1", "d", "--tcp=close"]).unwrap();
+        assert!(matches!(cli.command, Command::Checkpoint(c) if c.tcp == Some(Tcp::Close)));
+        assert!(parse(&["snapify", "restart", "d", "--tcp=close"]).is_ok());
+        assert!(parse(&["snapify", "checkpoint", "1", "d", "--tcp=keep"]).is_err());
     }
 
     #[test]

@@ -8,10 +8,10 @@ mod report;
 mod units;
 
 use anyhow::Result;
-use args::{Cli, Command};
+use args::{Cli, Command, Tcp};
 use clap::Parser;
 use progress::Progress;
-use snapify_job::{CardDaemonOptions, CheckpointOptions, RestartOptions, RunOptions};
+use snapify_job::{CardDaemonOptions, CheckpointOptions, Outside, RestartOptions, RunOptions};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -51,6 +51,10 @@ fn execute(command: Command) -> Result<ExitCode> {
                 pid: checkpoint.pid,
                 dir: checkpoint.dir,
                 stop: checkpoint.stop,
+                outside: match checkpoint.tcp {
+                    Some(Tcp::Close) => Outside::CloseTcp,
+                    None => Outside::Refuse,
+                },
             };
             let mut progress = Progress::new();
             let done = snapify_job::checkpoint(&options, &mut progress);

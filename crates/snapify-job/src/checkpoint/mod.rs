@@ -22,7 +22,7 @@ use crate::snapshot::{
 use members::Captures;
 use pause::Pause;
 use snapify_fabric::Channel;
-use snapify_proc::{External, Frozen, Pid};
+use snapify_proc::{External, Frozen, Outside, Pid};
 use snapify_store::{Chain, PageFileSummary, PointHeader, ProgramIdentity};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -55,6 +55,7 @@ pub(crate) fn checkpoint(
     application: &Application<'_>,
     dir: &Path,
     stop: bool,
+    outside: Outside,
     link: &Link,
 ) -> Result<CheckpointReport, JobError> {
     let begin = Instant::now();
@@ -76,6 +77,7 @@ pub(crate) fn checkpoint(
     let freeze = |externals: &[External]| {
         let at = Instant::now();
         let mut frozen = Frozen::freeze(Pid(application.host)).map_err(process)?;
+        frozen.set_outside(outside);
         let image = frozen.describe(externals).map_err(process)?;
         Ok::<_, JobError>((frozen, image, at))
     };

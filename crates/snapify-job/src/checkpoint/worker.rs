@@ -12,6 +12,7 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{ForkResult, fork, setsid};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 use snapify_fabric::Channel;
+use snapify_proc::Outside;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -26,11 +27,12 @@ pub(crate) fn start_worker(
     application: &Application<'_>,
     dir: &Path,
     stop: bool,
+    outside: Outside,
     asker: Channel,
 ) -> Result<Worker, JobError> {
     fork_worker(|| {
         let link = Link::new(asker);
-        let reply = match checkpoint(application, dir, stop, &link) {
+        let reply = match checkpoint(application, dir, stop, outside, &link) {
             Ok(report) => Reply::Done { report },
             Err(JobError::TryAgain) => return Ending::TryAgain,
             Err(error) => Reply::Failed {

@@ -6,6 +6,7 @@ use crate::protocol::{ApplicationStatus, CardStatus, OffloadProcessStatus, Reply
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use snapify_fabric::Channel;
 use snapify_offload::control::{CardToSupervisor, SupervisorToCard, SupervisorToHost};
+use snapify_proc::Outside;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ const CONNECTING: Duration = Duration::from_millis(300);
 pub(super) struct CheckpointRequest {
     dir: PathBuf,
     stop: bool,
+    outside: Outside,
     asker: Channel,
     /// Until when it waits for the host library to connect, once it has met a socket that may be its.
     until: Option<Instant>,
@@ -38,10 +40,11 @@ impl Supervisor {
                 let status = self.status();
                 let _ = client.send_now(&Reply::Status { status }, &[]);
             }
-            Ok((Request::Checkpoint { dir, stop }, _)) => {
+            Ok((Request::Checkpoint { dir, stop, outside }, _)) => {
                 self.waiting.push_back(CheckpointRequest {
                     dir,
                     stop,
+                    outside,
                     asker: client,
                     until: None,
                 });
@@ -83,8 +86,14 @@ impl Supervisor {
             .try_clone_to_owned()
             .map(Channel::from_fd);
         let started = asker.map_err(|error| error.to_string()).and_then(|asker| {
-            start_worker(&application, &request.dir, request.stop, asker)
-                .map_err(|error| error.to_string())
+            start_worker(
+                &application,
+                &request.dir,
+                request.stop,
+                request.outside,
+                asker,
+            )
+            .map_err(|error| error.to_string())
         });
         let Some(request) = self.waiting.pop_front() else {
             return;

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::capture::Gathered;
 use crate::error::{Obstacle, ProcError};
-use crate::external::External;
+use crate::external::{External, Outside};
 use crate::ids::{Pid, RemoteFd};
 use crate::procfs::ProcDir;
 use crate::remote::Tracee;
@@ -41,6 +41,7 @@ pub(crate) fn capture(
     subjects: &[Subject<'_>],
     members: HashMap<Pid, Pid>,
     externals: &[External],
+    outside: Outside,
     gathered: &Gathered,
     within: &mut Within<'_>,
 ) -> Result<Tables, ProcError> {
@@ -50,7 +51,7 @@ pub(crate) fn capture(
         proc: &our_proc,
         inner_pid: us,
     };
-    let survey = Survey::new(subjects, Some(ours), members, externals)?;
+    let survey = Survey::new(subjects, Some(ours), members, externals, outside)?;
     survey
         .obstacles
         .into_iter()

@@ -7,7 +7,7 @@ use super::{
     timerfd, unix,
 };
 use crate::error::{Obstacle, ProcError};
-use crate::external::External;
+use crate::external::{External, Outside};
 use crate::ids::{Pid, RemoteFd};
 use crate::path::ImagePath;
 use crate::procfs::ProcDir;
@@ -213,6 +213,7 @@ impl<'a> Survey<'a> {
         ours: Option<Subject<'a>>,
         members: HashMap<Pid, Pid>,
         externals: &'a [External],
+        outside: Outside,
     ) -> Result<Self, ProcError> {
         let mut seen = Vec::new();
         for (process, subject) in subjects.iter().enumerate() {
@@ -245,7 +246,7 @@ impl<'a> Survey<'a> {
                 seen.push(Seen::look(subjects.len(), ours.proc, number)?);
             }
         }
-        let view = View::new(owners, unix, members, externals, &seen)?;
+        let view = View::new(owners, unix, members, externals, outside, &seen)?;
         let mut groups: Vec<Group> = Vec::new();
         for descriptors in share::group(&view, seen)? {
             let found = recognize_any(&descriptors, &view);
@@ -274,6 +275,7 @@ impl<'a> View<'a> {
         unix: unix::set::SocketSet,
         members: HashMap<Pid, Pid>,
         externals: &'a [External],
+        outside: Outside,
         seen: &[Seen],
     ) -> Result<Self, ProcError> {
         let mut pipes: HashMap<u64, (bool, bool)> = HashMap::new();
@@ -317,7 +319,7 @@ impl<'a> View<'a> {
             .filter(|one| inodes.insert(one.stat.st_ino))
             .filter_map(|one| inet::hold(one, || owners[one.process].duplicate(one.fd)))
             .collect();
-        let inet = inet::InetSurvey::new(sockets, false)?;
+        let inet = inet::InetSurvey::new(sockets, outside)?;
         Ok(Self {
             owners,
             members,

@@ -64,8 +64,14 @@ pub(super) fn describe(
         let instruction = memory::syscall_instruction(pid, &seen.maps)?;
         process.with_tracee(instruction, |tracee, _| work(tracee))
     };
-    let files::Tables { tables, files } =
-        files::capture(&subjects, members, externals, &gathered, &mut within)?;
+    let files::Tables { tables, files } = files::capture(
+        &subjects,
+        members,
+        externals,
+        frozen.outside,
+        &gathered,
+        &mut within,
+    )?;
     let mut tables = tables.into_iter();
 
     let mut uses = ipc::Uses::default();

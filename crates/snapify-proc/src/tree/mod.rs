@@ -9,7 +9,7 @@ pub(crate) use find::{Member, find};
 
 use crate::capture::Objects;
 use crate::error::{Obstacle, ProcError};
-use crate::external::External;
+use crate::external::{External, Outside};
 use crate::freeze::FrozenProcess;
 use crate::ids::{Pid, Tid};
 use crate::image::TreeImage;
@@ -32,6 +32,7 @@ pub struct Frozen {
     processes: Vec<FrozenProcess>,
     /// Processes that have ended, and that their parents have not waited for.
     ended: Vec<Pid>,
+    outside: Outside,
     described: Option<Described>,
 }
 
@@ -52,6 +53,7 @@ impl Frozen {
         let mut frozen = Self {
             processes: vec![FrozenProcess::freeze(pid)?],
             ended: Vec::new(),
+            outside: Outside::default(),
             described: None,
         };
         frozen.stop_descendants(pid)?;
@@ -145,6 +147,11 @@ impl Frozen {
     /// As [`Self::describe`].
     pub fn time_remote_calls(&mut self, count: usize) -> Result<Vec<Duration>, ProcError> {
         self.processes[0].time_remote_calls(count)
+    }
+
+    /// Decides what [`Self::describe`] makes of connections to those who are not saved; without this they are refused.
+    pub fn set_outside(&mut self, outside: Outside) {
+        self.outside = outside;
     }
 
     /// Writes the pages of the processes, as described, to `out`; `name` is for error messages.

@@ -52,6 +52,28 @@ fn connections_to_others_are_refused_by_address_and_name() {
     }
 }
 
+/// They read what had come, and then the end; and cannot write.
+#[test]
+fn connections_to_others_come_back_as_closed_if_asked_for() {
+    for user in User::all() {
+        let (stage, program, _ours) = with_outside_peer(user);
+        let mut engine = stage.engine();
+        engine
+            .env("ENGINE_CLOSE_TCP", "1")
+            .args(["save", &program.pid().to_string()])
+            .arg(stage.path("image"))
+            .arg("--stop");
+        let output = engine.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        program.expect_killed();
+        let mut program = stage.restore("image");
+        program.go_on();
+        program.expect("closed");
+        program.expect("fine");
+        assert!(program.end().success());
+    }
+}
+
 /// A listener and a connection that was made with it come back at once, although the kernel
 /// remembers the connection for a minute.
 #[test]

@@ -9,6 +9,7 @@ use super::queue;
 use super::relate::{self, Numbered, Relation, Relations, is_connected};
 use super::requeue::{self, Client};
 use crate::error::{Obstacle, ProcError};
+use crate::external::Outside;
 use snapify_store::SpaceId;
 use snapify_sys::inet_diag::TcpState;
 use std::collections::HashMap;
@@ -56,18 +57,18 @@ pub(crate) struct InetSurvey {
     relations: Relations,
     /// By inode number.
     verdicts: HashMap<u64, Verdict>,
-    close_outside: bool,
+    outside: Outside,
 }
 
 impl InetSurvey {
-    /// Looks at sockets. With `close_outside` those that are connected to somebody outside are saved
-    /// as closed by the peer.
+    /// Looks at sockets. Those that are connected to somebody outside are saved as closed by the peer
+    /// if `outside` says so.
     ///
     /// # Errors
     /// If the kernel does not tell about its sockets.
-    pub fn new(held: Vec<Held>, close_outside: bool) -> Result<Self, ProcError> {
+    pub fn new(held: Vec<Held>, outside: Outside) -> Result<Self, ProcError> {
         let mut survey = Self {
-            close_outside,
+            outside,
             ..Self::default()
         };
         for one in held {
@@ -84,7 +85,7 @@ impl InetSurvey {
                 }
             }
         }
-        survey.relations = Relations::new(&survey.observed, close_outside)
+        survey.relations = Relations::new(&survey.observed, outside == Outside::CloseTcp)
             .map_err(ProcError::system("listing the sockets of this machine"))?;
         survey.judge();
         Ok(survey)
@@ -113,7 +114,7 @@ impl InetSurvey {
         let Some(Relation::Outside(who)) = self.relations.of.get(&index) else {
             return None;
         };
-        if self.close_outside {
+        if self.outside == Outside::CloseTcp {
             return None;
         }
         let show = |address: Option<_>| {
