@@ -117,7 +117,7 @@ fn check_one(
             threads.push((tid, status.inner_tid()));
         }
     }
-    let maps = match proc.smaps() {
+    let mut maps = match proc.smaps() {
         Ok(maps) => maps,
         Err(error) if error.errno() == Some(libc::EACCES) => {
             gathered.refuse(whole(CLOSED));
@@ -125,6 +125,7 @@ fn check_one(
         }
         Err(error) => return Err(error),
     };
+    crate::memory::names::find(&mut maps);
     let ctx = CaptureContext {
         pid,
         proc,

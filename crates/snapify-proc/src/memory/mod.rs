@@ -9,6 +9,7 @@ pub(crate) mod gaps;
 pub(crate) mod huge;
 pub mod image;
 mod layout;
+pub(crate) mod names;
 mod save;
 mod segments;
 pub mod settings;

@@ -217,10 +217,12 @@ impl Seen {
         shares: [Option<usize>; 4],
     ) -> Result<Self, ProcError> {
         let proc = ProcDir::open(process.pid)?;
+        let mut maps = proc.smaps()?;
+        memory::names::find(&mut maps);
         Ok(Self {
             pid: process.pid,
             status: proc.status()?,
-            maps: proc.smaps()?,
+            maps,
             threads: process.threads.iter().map(|t| (t.tid, t.inner)).collect(),
             kin: relations.kin(process.pid)?,
             shares,

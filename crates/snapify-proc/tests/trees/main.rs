@@ -75,3 +75,8 @@ fn memory() {
 fn stopped() {
     survives("stopped");
 }
+
+#[test]
+fn semaphores() {
+    survives("semaphores");
+}
