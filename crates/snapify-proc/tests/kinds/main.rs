@@ -86,6 +86,11 @@ fn tcp() {
 }
 
 #[test]
+fn tcp_between_processes() {
+    survives("tcp_tree");
+}
+
+#[test]
 fn listen() {
     survives("listen");
 }
