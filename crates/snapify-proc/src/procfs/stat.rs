@@ -30,11 +30,16 @@ pub struct Stat {
     pub args: (u64, u64),
     /// Begin and end of the environment strings.
     pub env: (u64, u64),
+    /// Whether it is on its way to its end (`PF_EXITING`): it has perhaps no memory any more, and is no zombie yet.
+    pub exiting: bool,
     /// The signal that the parent gets at the end of the process (0 for none), or -1 for a thread that is no leader.
     pub exit_signal: i32,
     /// How the process has ended, as wait(2) tells it; 0 while it runs.
     pub exit_code: i32,
 }
+
+/// A flag of a task (include/linux/sched.h) that proc(5) shows.
+const PF_EXITING: u64 = 4;
 
 impl Stat {
     /// Reads a stat file.
@@ -78,6 +83,7 @@ impl Stat {
             start_brk: number(47, "start_brk")?,
             args: (number(48, "arg_start")?, number(49, "arg_end")?),
             env: (number(50, "env_start")?, number(51, "env_end")?),
+            exiting: number(9, "flags")? & PF_EXITING != 0,
             exit_signal: small(38, "exit_signal")?,
             exit_code: small(52, "exit_code")?,
         })

@@ -234,11 +234,13 @@ impl Frozen {
     }
 }
 
-/// Whether the process is a zombie or gone.
+/// Whether the process is a zombie or gone, or on its way there: one with much memory takes its time.
 fn has_ended(pid: Pid) -> bool {
-    crate::procfs::ProcDir::open(pid)
-        .and_then(|proc| proc.status())
-        .map_or(true, |status| status.is_dead())
+    let look = || {
+        let proc = crate::procfs::ProcDir::open(pid)?;
+        Ok::<_, ProcError>(proc.stat()?.exiting || proc.status()?.is_dead())
+    };
+    look().unwrap_or(true)
 }
 
 fn exists(pid: Pid) -> bool {
