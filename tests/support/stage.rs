@@ -1,5 +1,6 @@
 //! The staged installation under test.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -43,16 +44,34 @@ extern "C" fn clean_up() {
     let Some(user) = crate::User::Ordinary.switch_to() else {
         return;
     };
+    let living = ids_in_use();
     for entry in std::fs::read_dir("/dev/shm")
         .into_iter()
         .flatten()
         .flatten()
     {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with("__KMP_REGISTERED_LIB_") && name.ends_with(&format!("_{user}")) {
+        let pid = name
+            .strip_prefix("__KMP_REGISTERED_LIB_")
+            .and_then(|rest| rest.strip_suffix(&format!("_{user}")))
+            .and_then(|pid| pid.parse().ok());
+        // Without its registration a program of another test run would not come to its end.
+        if pid.is_some_and(|pid: i32| !living.contains(&pid)) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
+}
+
+/// The ids that processes have, here and for themselves: restored ones have others.
+fn ids_in_use() -> HashSet<i32> {
+    let mut ids = HashSet::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("NStgid:"));
+        let levels = line.unwrap_or_default().split_whitespace();
+        ids.extend(levels.filter_map(|id| id.parse::<i32>().ok()));
+    }
+    ids
 }
 
 /// Where compiled programs lie, readable by any user.
