@@ -42,7 +42,7 @@ pub enum NamedType {
     Node,
     /// A file that the kernel makes up when it is read (`/proc`, `/sys`).
     Kernel,
-    /// A file of `/proc` that is about the process itself; the path begins with `/proc/self`.
+    /// A file of `/proc` that is about a process that is saved, by the id that this one has for itself.
     OwnProc,
 }
 

@@ -9,7 +9,6 @@ use snapify_sys::clone::{Fork, fork};
 use snapify_sys::process;
 use snapify_sys::ptrace::{OPTION_EXIT_KILL, OPTION_TRACE_CLONE, OPTION_TRACE_FORK};
 use std::fs;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -46,18 +45,18 @@ pub(super) fn spawn(
     pid: i32,
     instruction: RemoteAddr,
     pin: Option<Rc<Pin>>,
-) -> Result<(Tracee<'static>, OwnedFd), ProcError> {
+) -> Result<Tracee<'static>, ProcError> {
     // SAFETY: this process has one thread, and the child does nothing but wait.
-    let pidfd = match unsafe { fork(0, Some(pid)) } {
+    match unsafe { fork(0, Some(pid)) } {
         Ok(Fork::Child) => process::pause_for_ever(),
-        Ok(Fork::Parent { pidfd, .. }) => pidfd,
+        Ok(Fork::Parent { .. }) => {}
         Err(source) => {
             return Err(ProcError::System {
                 what: format!("make a process with id {pid}"),
                 source,
             });
         }
-    };
+    }
     let options = OPTION_TRACE_CLONE | OPTION_TRACE_FORK | OPTION_EXIT_KILL;
     let running = Running::seize(Tid(pid), options)?;
     running.interrupt()?;
@@ -86,5 +85,5 @@ pub(super) fn spawn(
         ];
         tracee.syscall("rseq", libc::SYS_rseq, args)?;
     }
-    Ok((tracee, pidfd))
+    Ok(tracee)
 }

@@ -57,7 +57,6 @@ pub(super) fn make(image: &TreeImage) -> Result<Skeleton, ProcError> {
         pin: None,
         made: HashMap::new(),
         parents: HashMap::new(),
-        pidfd: None,
     };
     for &step in &lineage.steps {
         maker.carry_out(step)?;
@@ -118,7 +117,6 @@ struct Maker<'a> {
     made: HashMap<usize, Tracee<'static>>,
     /// Who is the parent of a process; the init if nobody.
     parents: HashMap<usize, usize>,
-    pidfd: Option<OwnedFd>,
 }
 
 impl Maker<'_> {
@@ -163,10 +161,9 @@ impl Maker<'_> {
     /// Makes a child of this init.
     fn fork(&mut self, node: usize) -> Result<(), ProcError> {
         let pid = self.lineage.nodes[node].kin.pid;
-        let (mut tracee, pidfd) = blank::spawn(pid, self.instruction, self.pin.clone())?;
+        let mut tracee = blank::spawn(pid, self.instruction, self.pin.clone())?;
         self.pin = self.pin.take().or_else(|| tracee.shared_pin());
         tracee.set_scratch(self.scratch);
-        self.pidfd.get_or_insert(pidfd);
         self.made.insert(node, tracee);
         Ok(())
     }

@@ -51,18 +51,8 @@ fn survives(program: &str, arg: &str, clear: &dyn Fn()) {
                 command.arg(arg);
             })
         };
-        let original = start();
-        stage.save(original.pid(), "first", false);
-        original.go_on_and_be_fine();
-
-        let original = start();
-        stage.save(original.pid(), "second", true);
-        original.expect_killed();
-        // The objects are still here, under their keys and names: the restart has its own.
-        let restored = stage.restore("second");
-        stage.save(restored.pid(), "third", true);
-        restored.expect_killed();
-        stage.restore("third").go_on_and_be_fine();
+        // After it is killed the objects are still here, under their keys and names: the restart has its own.
+        stage.survives(start);
     }
 }
 

@@ -21,17 +21,7 @@ use stage::{Stage, User};
 fn survives(program: &str) {
     for user in User::all() {
         let stage = Stage::new(program, user);
-        let original = stage.start();
-        stage.save(original.pid(), "first", false);
-        original.go_on_and_be_fine();
-
-        let original = stage.start();
-        stage.save(original.pid(), "second", true);
-        original.expect_killed();
-        let restored = stage.restore("second");
-        stage.save(restored.pid(), "third", true);
-        restored.expect_killed();
-        stage.restore("third").go_on_and_be_fine();
+        stage.survives(|| stage.start());
     }
 }
 

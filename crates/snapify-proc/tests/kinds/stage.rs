@@ -151,6 +151,21 @@ impl Stage {
         self.command(for_anyone(&engine))
     }
 
+    /// Has a program that `start` starts saved while it goes on; and then through two generations of restores.
+    pub fn survives(&self, start: impl Fn() -> Running) {
+        let original = start();
+        self.save(original.pid(), "first", false);
+        original.go_on_and_be_fine();
+
+        let original = start();
+        self.save(original.pid(), "second", true);
+        original.expect_killed();
+        let restored = self.restore("second");
+        self.save(restored.pid(), "third", true);
+        restored.expect_killed();
+        self.restore("third").go_on_and_be_fine();
+    }
+
     /// Starts the program and waits until it is ready.
     pub fn start(&self) -> Running {
         self.start_with(|_| {})
