@@ -32,7 +32,11 @@ demo: stage examples
 
 test: stage examples
 	@scripts/setup test
-	SNAPIFY_STAGE="$(STAGE)" $(CARGO) test --release --locked --workspace
+	@# Unit tests go one by one: some spawn a program, whose process holds copies of all descriptors
+	@# of the others until it executes, and a pipe or connection that they close would stay open.
+	$(CARGO) test --release --locked --workspace --lib --bins -- --test-threads=1
+	$(CARGO) test --release --locked --workspace --doc
+	SNAPIFY_STAGE="$(STAGE)" $(CARGO) test --release --locked --workspace --test '*'
 
 soak: stage examples
 	@scripts/setup test
