@@ -3,11 +3,11 @@
 
 use crate::machine::{Buffer, fill, plain_write_and_read};
 use crate::place::Place;
+use crate::program::Program;
 use crate::table::{at_least, median, print};
-use anyhow::{Context, Result, ensure};
-use std::io::{BufRead, BufReader};
+use anyhow::{Result, ensure};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
 
 const MEBIBYTES: usize = 1024;
@@ -61,24 +61,17 @@ pub fn run(place: &Place) -> Result<()> {
 /// Seconds for one checkpoint, and for the restart of a program that has nothing left to do.
 fn once(place: &Place, program: &Path, dir: &Path) -> Result<(f64, f64)> {
     let snapshot = dir.join("snapshot");
-    let mut child = std::process::Command::new(program)
-        .arg(MEBIBYTES.to_string())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("start the program")?;
-    wait_for_line(&mut child, "ready")?;
+    let running = Program::start(program, &[MEBIBYTES.to_string()])?;
     let begin = Instant::now();
     let done = place
         .snapify()
         .arg("checkpoint")
-        .arg(child.id().to_string())
+        .arg(running.id().to_string())
         .arg(&snapshot)
         .stdout(Stdio::null())
         .status()?;
     let checkpoint = begin.elapsed().as_secs_f64();
-    child.kill()?;
-    child.wait()?;
+    drop(running);
     ensure!(done.success(), "the checkpoint failed");
 
     let begin = Instant::now();
@@ -97,12 +90,4 @@ fn once(place: &Place, program: &Path, dir: &Path) -> Result<(f64, f64)> {
     ensure!(ended.success(), "the restarted program failed");
     std::fs::remove_dir_all(&snapshot)?;
     Ok((checkpoint, restart))
-}
-
-fn wait_for_line(child: &mut Child, text: &str) -> Result<()> {
-    let mut lines = BufReader::new(child.stdout.as_mut().context("standard output is a pipe")?);
-    let mut line = String::new();
-    lines.read_line(&mut line)?;
-    ensure!(line.trim() == text, "the program said '{line}'");
-    Ok(())
 }

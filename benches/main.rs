@@ -9,16 +9,19 @@ mod machine;
 mod micro;
 mod overhead;
 mod place;
+mod program;
 mod table;
+mod tree;
 
 use anyhow::{Result, bail};
 
 type Bench = fn(&place::Place) -> Result<()>;
 
-const ALL: [(&str, Bench); 3] = [
+const ALL: [(&str, Bench); 4] = [
     ("micro", micro::run),
     ("checkpoint", checkpoint::run),
     ("overhead", overhead::run),
+    ("tree", tree::run),
 ];
 
 fn main() -> Result<()> {
