@@ -3,7 +3,7 @@
 
 use crate::error::ProcError;
 use crate::ids::Tid;
-use snapify_sys::process::{WaitStatus, wait};
+use snapify_sys::process::{WaitStatus, wait, wait_alone};
 use snapify_sys::ptrace::{self as sys, RawSiginfo, Registers, RseqConfiguration};
 use std::fs;
 use std::io;
@@ -28,6 +28,8 @@ pub enum Stop {
 #[derive(Debug)]
 pub struct Stopped {
     tid: Tid,
+    /// Whether other threads of the process that it leads may be traced: its end is reported after theirs only.
+    leads_others: bool,
 }
 
 /// The number of a signal for a program, in the first bytes of its siginfo.
@@ -105,7 +107,7 @@ impl Running {
                 }
                 (Some(_), _) => Stop::Requested,
             };
-            return Ok(Some((Stopped { tid }, stop)));
+            return Ok(Some((Stopped::known(tid), stop)));
         }
     }
 }
@@ -151,7 +153,25 @@ pub enum Step {
 impl Stopped {
     /// A thread that is known to be stopped, when the token for it was lost in an unwinding.
     pub(crate) fn known(tid: Tid) -> Self {
-        Self { tid }
+        Self {
+            tid,
+            leads_others: true,
+        }
+    }
+
+    /// Tells whether it leads other threads that are traced.
+    pub(crate) fn set_leads_others(&mut self, leads_others: bool) {
+        self.leads_others = leads_others;
+    }
+
+    /// Waits for the thread to stop again; `None` if it is gone.
+    fn wait(&self) -> Result<Option<WaitStatus>, ProcError> {
+        // Waiting for this thread alone is much cheaper where there are many.
+        let waited = match self.leads_others {
+            true => wait(self.tid.0, true).map(|waited| waited.map(|(_, status)| status)),
+            false => wait_alone(self.tid.0).map(Some),
+        };
+        waited.map_err(ProcError::ptrace("wait", self.tid))
     }
 
     /// The thread.
@@ -266,10 +286,8 @@ impl Stopped {
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Err(died(self.tid)),
             Err(e) => return Err(ProcError::ptrace("single-step", self.tid)(e)),
         }
-        let status = match wait(self.tid.0, true) {
-            Ok(Some((_, status))) => status,
-            Ok(None) => return Err(died(self.tid)),
-            Err(e) => return Err(ProcError::ptrace("wait", self.tid)(e)),
+        let Some(status) = self.wait()? else {
+            return Err(died(self.tid));
         };
         match (status.stop_signal(), status.event()) {
             (None, _) => Err(died(self.tid)),
@@ -291,10 +309,8 @@ impl Stopped {
         sys::interrupt(self.tid.0).map_err(ProcError::ptrace("interrupt", self.tid))?;
         loop {
             sys::resume(self.tid.0, 0).map_err(ProcError::ptrace("resume", self.tid))?;
-            let status = match wait(self.tid.0, true) {
-                Ok(Some((_, status))) => status,
-                Ok(None) => continue,
-                Err(e) => return Err(ProcError::ptrace("wait", self.tid)(e)),
+            let Some(status) = self.wait()? else {
+                continue;
             };
             match (status.stop_signal(), status.event()) {
                 (None, _) => {

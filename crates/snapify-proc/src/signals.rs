@@ -55,9 +55,11 @@ pub fn capture(
 ) -> Result<SignalImage, ProcError> {
     let out = tracee.scratch().addr;
     let mut actions = Vec::new();
+    // Threads of one process always share them (CLONE_THREAD demands CLONE_SIGHAND).
+    let thread = tracee.any_thread();
     for signal in (1..=SIGNALS).filter(|&signal| is_changeable(signal)) {
         let args = [signal as u64, 0, out.0, SIGSET_BYTES, 0, 0];
-        tracee.syscall("rt_sigaction", libc::SYS_rt_sigaction, args)?;
+        tracee.syscall_in(thread, "rt_sigaction", libc::SYS_rt_sigaction, args)?;
         let [handler, flags, restorer, mask] = tracee.get::<[u64; 4]>(out)?;
         let action = Action {
             signal,

@@ -59,6 +59,25 @@ pub fn wait(tid: i32, block: bool) -> io::Result<Option<(i32, WaitStatus)>> {
     }
 }
 
+/// As [`wait`] with `block`, for a thread whose end is reported as soon as it ends: one that leads no other threads that this
+/// one traces. The kernel then looks at `tid` alone, however many children and tracees there are.
+///
+/// # Errors
+/// Those of waitpid(2).
+pub fn wait_alone(tid: i32) -> io::Result<WaitStatus> {
+    let mut status = 0;
+    loop {
+        // SAFETY: `status` is a live integer.
+        if unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL) } > 0 {
+            return Ok(WaitStatus(status));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
 /// Blocks until `tid`, or another child or tracee of this thread, has something to tell.
 ///
 /// Waiting for `tid` alone could last for ever: the end of a thread-group leader is reported only once all its other

@@ -31,6 +31,7 @@ pub(crate) fn start_worker(
     asker: Channel,
 ) -> Result<Worker, JobError> {
     fork_worker(|| {
+        raise_descriptor_limit();
         let link = Link::new(asker);
         let reply = match checkpoint(application, dir, stop, outside, &link) {
             Ok(report) => Reply::Done { report },
@@ -42,6 +43,14 @@ pub(crate) fn start_worker(
         link.reply(&reply);
         Ending::Done
     })
+}
+
+/// A worker has several descriptors open for each process of a tree.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 /// How a worker ended.

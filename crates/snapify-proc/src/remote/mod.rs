@@ -146,7 +146,12 @@ impl<'a> Tracee<'a> {
         tracee
     }
 
-    fn seat(&mut self, thread: Stopped, base: Registers) {
+    fn seat(&mut self, mut thread: Stopped, base: Registers) {
+        let leads = thread.tid() == self.leader;
+        thread.set_leads_others(leads && !self.seats.is_empty());
+        if let Some(leader) = self.seats.get_mut(&self.leader) {
+            leader.thread.set_leads_others(true);
+        }
         let seat = Seat {
             thread,
             base,
@@ -194,6 +199,13 @@ impl<'a> Tracee<'a> {
     #[must_use]
     pub fn scratch(&self) -> Scratch {
         self.scratch
+    }
+
+    /// A thread for calls that have the same effect in all: not the leader if there is another, for which it takes
+    /// longer to wait (see [`Stopped::set_leads_others`]).
+    pub(crate) fn any_thread(&self) -> Tid {
+        let others = self.seats.keys().filter(|&&tid| tid != self.leader);
+        others.min().copied().unwrap_or(self.leader)
     }
 
     /// A stopped thread, to look at.

@@ -35,9 +35,10 @@ pub(super) fn describe(
     externals: &[External],
 ) -> Result<(TreeImage, Described), ProcError> {
     let relations = Relations::find(frozen)?;
+    let places = relations.places();
     frozen
         .processes
-        .sort_by_key(|process| relations.place(process.pid));
+        .sort_by_key(|process| places.get(&process.pid).copied());
     let pids: Vec<Pid> = frozen.processes().collect();
     let shares = shares::find(&pids).map_err(ProcError::system("compare processes"))?;
     let mut seen = Vec::with_capacity(pids.len());
@@ -279,8 +280,9 @@ impl Relations {
             next.reverse();
             waiting.extend(next);
         }
-        let mut ended = Vec::with_capacity(frozen.ended.len());
-        for &pid in order.iter().filter(|pid| frozen.ended.contains(pid)) {
+        let zombies: HashSet<Pid> = frozen.ended.iter().copied().collect();
+        let mut ended = Vec::with_capacity(zombies.len());
+        for &pid in order.iter().filter(|pid| zombies.contains(pid)) {
             ended.push(EndedProcess {
                 kin: kin[&pid],
                 status: ProcDir::open(pid)?.stat()?.exit_code,
@@ -294,9 +296,9 @@ impl Relations {
         })
     }
 
-    fn place(&self, pid: Pid) -> usize {
-        let place = self.order.iter().position(|&other| other == pid);
-        place.unwrap_or(usize::MAX)
+    /// Where each process comes in the order.
+    fn places(&self) -> HashMap<Pid, usize> {
+        self.order.iter().copied().zip(0..).collect()
     }
 
     fn kin(&self, pid: Pid) -> Result<Kin, ProcError> {
