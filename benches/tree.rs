@@ -43,7 +43,10 @@ pub fn run(place: &Place) -> Result<()> {
         ]);
         Ok(freeze + describe)
     };
-    let tenth = whole("10 processes, 100 threads, 1,000 mappings", shape(10, 10, 100))?;
+    let tenth = whole(
+        "10 processes, 100 threads, 1,000 mappings",
+        shape(10, 10, 100),
+    )?;
     let large = whole("100 processes, 1,000 threads, 10,000 mappings", LARGE)?;
     let tenfold = whole(
         "1,000 processes, 10,000 threads, 100,000 mappings",

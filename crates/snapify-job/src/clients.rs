@@ -1,6 +1,6 @@
 //! The command line's side: finding an application, and asking its supervisor; or doing without one.
 
-use crate::checkpoint::{Application, Ending, start_worker};
+use crate::checkpoint::{Application, Ending, Live, Manner, clean_up_after_worker, start_worker};
 use crate::error::JobError;
 use crate::events::Observer;
 use crate::processes::{own_process, wait_readable};
@@ -23,6 +23,8 @@ pub struct CheckpointOptions {
     pub stop: bool,
     /// What becomes of connections to programs that are not part of the application.
     pub outside: Outside,
+    /// Whether it goes on before its memory is saved.
+    pub live: Live,
 }
 
 /// All running applications of this user.
@@ -119,6 +121,7 @@ pub fn checkpoint(
                         dir,
                         stop: options.stop,
                         outside: options.outside,
+                        live: options.live,
                     },
                     &[],
                 )
@@ -152,13 +155,21 @@ fn plain(
         source,
     };
     let (ours, theirs) = Channel::pair().map_err(failed)?;
-    let worker = start_worker(&application, dir, options.stop, options.outside, theirs)?;
+    let manner = Manner {
+        stop: options.stop,
+        live: options.live,
+        outside: options.outside,
+    };
+    let worker = start_worker(&application, dir, manner, theirs)?;
     let report = follow(&ours, signals, observer, options.pid);
     match (worker.reap(), report) {
-        (Ending::Died, Err(JobError::Connection { .. })) => Err(JobError::Member {
-            member: "the process that took the checkpoint".into(),
-            why: "it died; no snapshot was made".into(),
-        }),
+        (Ending::Died, Err(JobError::Connection { .. })) => {
+            clean_up_after_worker(options.pid);
+            Err(JobError::Member {
+                member: "the process that took the checkpoint".into(),
+                why: "it died; no snapshot was made".into(),
+            })
+        }
         (_, report) => report,
     }
 }

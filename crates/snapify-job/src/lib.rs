@@ -29,6 +29,7 @@ mod snapshot;
 mod supervisor;
 
 pub use card::{CardDaemonOptions, card_daemon};
+pub use checkpoint::Live;
 pub use clients::{CheckpointOptions, applications, check, checkpoint};
 pub use error::JobError;
 pub use events::{Event, Observer, Phase};

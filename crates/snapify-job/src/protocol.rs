@@ -1,5 +1,6 @@
 //! Messages between the command line and the supervisor of an application, and between a worker and both.
 
+use crate::checkpoint::Live;
 use crate::events::Event;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -19,6 +20,9 @@ pub(crate) enum Request {
         /// What becomes of connections to programs that are not part of it.
         #[serde(default)]
         outside: snapify_proc::Outside,
+        /// Whether it goes on before its memory is saved.
+        #[serde(default)]
+        live: Live,
     },
 }
 
@@ -112,6 +116,8 @@ pub struct CheckpointReport {
     pub file_bytes: u64,
     /// Seconds from the request until communication was drained.
     pub pause_seconds: f64,
+    /// Whether its memory was saved from a copy while it went on.
+    pub live: bool,
     /// Seconds for which the host process stood still.
     pub frozen_seconds: f64,
     /// Seconds until all pages were stored.

@@ -1,13 +1,15 @@
 //! The engine by itself: saves one process into a folder, and restores it from there.
 //!
 //! ```text
-//! engine save PID DIR [--stop] [KEY:FD:ADDRESS:BYTES...]
-//!                                 saves process PID, but for the externals; --stop ends it then
+//! engine save PID DIR [--stop|--live] [KEY:FD:ADDRESS:BYTES...]
+//!                                 saves process PID, but for the externals; --stop ends it then, --live
+//!                                 lets it go on before its memory is saved
 //! engine restore DIR [KEY=FILE...]
 //!                                 restores it with these files for the externals, and ends as it does
 //! engine launch PROGRAM [ARGS]    runs a program in namespaces of its own
 //! engine calls PID                how long remote system calls take in it
 //! engine check PID                lists what stands in the way
+//! engine reap PID                 removes dead copies that an engine left that was killed
 //! ```
 //!
 //! With `ENGINE_CLOSE_TCP` in its environment it saves TCP connections to others as closed by the peer.
@@ -16,10 +18,11 @@ use snapify_proc::{
     External, Frozen, LaunchSpec, Orphans, Outside, Pid, RemoteAddr, RemoteFd, RestorePlan,
     TreeImage,
 };
-use snapify_proc::{check, launch, restore};
+use snapify_proc::{check, launch, reap_copies, restore};
 use snapify_store::PageFile;
 use std::error::Error;
 use std::fs::File;
+use std::io::BufWriter;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
@@ -29,12 +32,18 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
-        ["save", pid, dir, "--stop", externals @ ..] => save(pid, Path::new(dir), true, externals),
-        ["save", pid, dir, externals @ ..] => save(pid, Path::new(dir), false, externals),
+        ["save", pid, dir, "--stop", externals @ ..] => {
+            save(pid, Path::new(dir), After::Stop, externals)
+        }
+        ["save", pid, dir, "--live", externals @ ..] => {
+            save(pid, Path::new(dir), After::Live, externals)
+        }
+        ["save", pid, dir, externals @ ..] => save(pid, Path::new(dir), After::GoOn, externals),
         ["restore", dir, externals @ ..] => run_restored(Path::new(dir), externals),
         ["launch", program, ..] => run_launched(program, &args[2..]),
         ["calls", pid] => time_calls(pid),
         ["check", pid] => list(pid),
+        ["reap", pid] => reap(pid),
         _ => Err("usage: engine save|restore|launch|calls|check ...".into()),
     };
     match result {
@@ -46,7 +55,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn save(pid: &str, dir: &Path, stop: bool, externals: &[&str]) -> Result<ExitCode, Box<dyn Error>> {
+/// What becomes of a saved program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum After {
+    GoOn,
+    Stop,
+    /// It goes on before its memory is saved.
+    Live,
+}
+
+fn save(
+    pid: &str,
+    dir: &Path,
+    after: After,
+    externals: &[&str],
+) -> Result<ExitCode, Box<dyn Error>> {
     std::fs::create_dir_all(dir)?;
     let externals = externals
         .iter()
@@ -67,14 +90,25 @@ fn save(pid: &str, dir: &Path, stop: bool, externals: &[&str]) -> Result<ExitCod
         .create(true)
         .truncate(true)
         .open(&pages)?;
-    let summary = frozen.save_pages(out, "pages.snap", &())?;
-    let saved = begin.elapsed();
-    serde_json::to_writer(File::create(dir.join("process.json"))?, &image)?;
-    if stop {
-        frozen.kill()?;
+    let summary = if after == After::Live {
+        let copies = frozen.thaw_copied().map_err(|(_, error)| error)?;
+        eprintln!("engine: it goes on after {:?}", begin.elapsed());
+        let summary = copies.save_pages(out, "pages.snap", &())?;
+        copies.finish()?;
+        summary
     } else {
-        frozen.thaw()?;
-    }
+        let summary = frozen.save_pages(out, "pages.snap", &())?;
+        match after {
+            After::Stop => frozen.kill()?,
+            _ => frozen.thaw()?,
+        }
+        summary
+    };
+    let saved = begin.elapsed();
+    serde_json::to_writer(
+        BufWriter::new(File::create(dir.join("process.json"))?),
+        &image,
+    )?;
     eprintln!(
         "engine: {} processes, {} threads; stopped in {stopped:?}, described in {:?}, {} pages saved in {:?}",
         image.processes.len(),
@@ -173,6 +207,11 @@ fn list(pid: &str) -> Result<ExitCode, Box<dyn Error>> {
         println!("{obstacle}");
     }
     Ok(ExitCode::from(u8::from(!obstacles.is_empty())))
+}
+
+fn reap(pid: &str) -> Result<ExitCode, Box<dyn Error>> {
+    reap_copies(Pid(pid.parse()?))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn code(status: ExitStatus) -> ExitCode {

@@ -49,6 +49,32 @@ impl FrozenProcess {
     /// If there is no such process, it belongs to someone else or is traced already, a thread does not stop, or it runs 32-bit
     /// code. The process then goes on as if nothing had been tried.
     pub(crate) fn freeze(pid: Pid) -> Result<Self, ProcError> {
+        Self::stop(pid, Self::stop_all)
+    }
+
+    /// Stops the first thread of process `pid` only, for calls whose effect the others do not notice.
+    ///
+    /// # Errors
+    /// As [`Self::freeze`].
+    pub(crate) fn freeze_leader(pid: Pid) -> Result<Self, ProcError> {
+        Self::stop(pid, |frozen| {
+            let leader = pid.leader();
+            let running = Running::seize(leader, 0).and_then(|r| r.interrupt().map(|()| r));
+            let running = running.map_err(|e| frozen.attach_error(e))?;
+            match frozen.collect(vec![running]) {
+                None if frozen.threads.is_empty() => Err(ProcError::Died {
+                    pid,
+                    during: "stopping it",
+                }),
+                other => other.map_or(Ok(()), Err),
+            }
+        })
+    }
+
+    fn stop(
+        pid: Pid,
+        stop: impl FnOnce(&mut Self) -> Result<(), ProcError>,
+    ) -> Result<Self, ProcError> {
         let proc = ProcDir::open(pid)?;
         let status = proc.status()?;
         refuse_at_once(pid, &status)?;
@@ -58,7 +84,7 @@ impl FrozenProcess {
             threads: Vec::new(),
             group_stopped: false,
         };
-        frozen.stop_all()?;
+        stop(&mut frozen)?;
         frozen.look()?;
         Ok(frozen)
     }
@@ -246,17 +272,7 @@ impl FrozenProcess {
         instruction: RemoteAddr,
         work: impl FnOnce(&mut Tracee<'_>, &[FrozenThread]) -> Result<T, ProcError>,
     ) -> Result<T, ProcError> {
-        let lent = self
-            .threads
-            .iter_mut()
-            .map(|thread| {
-                let stopped = thread
-                    .stopped
-                    .take()
-                    .unwrap_or_else(|| Stopped::known(thread.tid));
-                (stopped, thread.registers)
-            })
-            .collect();
+        let lent = self.lend();
         let (back, result) = match Tracee::of_frozen(self.pid, lent, instruction) {
             Ok(mut tracee) => {
                 let result = work(&mut tracee, &self.threads);
@@ -265,18 +281,38 @@ impl FrozenProcess {
             }
             Err((threads, e)) => (threads, Err(e)),
         };
-        let place: HashMap<Tid, usize> = self
-            .threads
-            .iter()
-            .enumerate()
-            .map(|(n, t)| (t.tid, n))
-            .collect();
-        for stopped in back {
+        self.take_back(back);
+        result
+    }
+
+    /// As [`Self::with_tracee`], without scratch memory.
+    pub(crate) fn with_bare_tracee<T>(
+        &mut self,
+        instruction: RemoteAddr,
+        work: impl FnOnce(&mut Tracee<'_>) -> Result<T, ProcError>,
+    ) -> Result<T, ProcError> {
+        let mut tracee = Tracee::without_scratch(self.pid, self.lend(), instruction);
+        let result = work(&mut tracee);
+        self.take_back(tracee.release());
+        result
+    }
+
+    fn lend(&mut self) -> Vec<(Stopped, Registers)> {
+        let lend = |thread: &mut FrozenThread| {
+            let stopped = thread.stopped.take();
+            let stopped = stopped.unwrap_or_else(|| Stopped::known(thread.tid));
+            (stopped, thread.registers)
+        };
+        self.threads.iter_mut().map(lend).collect()
+    }
+
+    fn take_back(&mut self, threads: Vec<Stopped>) {
+        let place: HashMap<Tid, usize> = self.threads.iter().map(|t| t.tid).zip(0..).collect();
+        for stopped in threads {
             if let Some(&n) = place.get(&stopped.tid()) {
                 self.threads[n].stopped = Some(stopped);
             }
         }
-        result
     }
 
     /// Waits until all threads of the process, which has been killed, are gone from the kernel's tables (the process itself

@@ -180,6 +180,14 @@ impl Stopped {
         self.tid
     }
 
+    /// Sets the options of ptrace (`PTRACE_O_*`), in place of those it had.
+    ///
+    /// # Errors
+    /// `ESRCH` if the thread was killed.
+    pub(crate) fn set_options(&self, options: u64) -> Result<(), ProcError> {
+        sys::set_options(self.tid.0, options).map_err(ProcError::ptrace("set options", self.tid))
+    }
+
     /// The general-purpose registers.
     ///
     /// # Errors

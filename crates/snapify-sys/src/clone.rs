@@ -21,6 +21,12 @@ pub const THREAD_FLAGS: u64 = (libc::CLONE_VM
     | libc::CLONE_THREAD
     | libc::CLONE_SYSVSEM) as u64;
 
+/// A copy of a process, traced as the process is, that shares its descriptors and has no signal handlers.
+pub const COPY_FLAGS: u64 = (libc::CLONE_FILES | libc::CLONE_PTRACE) as u64 | CLEAR_SIGHAND;
+
+/// `CLONE_CLEAR_SIGHAND` (Linux 5.5).
+const CLEAR_SIGHAND: u64 = 1 << 32;
+
 /// `struct clone_args` (Linux 5.5; 88 bytes since 5.7).
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default)]

@@ -144,6 +144,12 @@ pub fn seize(tid: i32, options: u64) -> io::Result<()> {
     unsafe { request(libc::PTRACE_SEIZE as i32, tid, 0, options) }.map(drop)
 }
 
+/// `PTRACE_SETOPTIONS`: replaces the options of a stopped thread.
+pub fn set_options(tid: i32, options: u64) -> io::Result<()> {
+    // SAFETY: no memory is read or written.
+    unsafe { request(libc::PTRACE_SETOPTIONS as i32, tid, 0, options) }.map(drop)
+}
+
 /// `PTRACE_INTERRUPT`: asks a seized thread to stop; the stop is reported by wait.
 pub fn interrupt(tid: i32) -> io::Result<()> {
     // SAFETY: no memory is read or written.

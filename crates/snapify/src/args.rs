@@ -1,6 +1,6 @@
 //! The command line, as DESIGN section 5 fixes it: scripts and tests rely on it.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -62,6 +62,7 @@ pub struct Run {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     snapify checkpoint 4711 /scratch/sim           take a snapshot, the program goes on\n  \
+    snapify checkpoint 4711 /scratch/sim --live    and does so before its memory is saved\n  \
     snapify checkpoint 4711 /scratch/sim --stop    and end the program once it is committed")]
 pub struct Checkpoint {
     /// The host process
@@ -75,6 +76,11 @@ pub struct Checkpoint {
     /// What becomes of TCP connections to programs that are not saved; without this they are refused
     #[arg(long, value_name = "WHAT")]
     pub tcp: Option<Tcp>,
+    /// Let the program go on before its memory is saved, from a copy that the kernel makes of each page when it is
+    /// written; auto does so from 64 MiB of private memory on. With --stop, and where memory is short, it stands still
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto",
+          default_missing_value = "always")]
+    pub live: Live,
     /// Save everything, not only what changed since the last snapshot
     #[arg(long, conflicts_with = "incremental")]
     pub full: bool,
@@ -91,6 +97,14 @@ pub struct Checkpoint {
 pub enum Tcp {
     /// They come back as closed by the peer
     Close,
+}
+
+/// When a program goes on before its memory is saved.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Live {
+    Never,
+    Auto,
+    Always,
 }
 
 /// Start a program again from its snapshot, in the foreground; exits as the program does.

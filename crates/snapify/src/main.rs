@@ -9,9 +9,11 @@ mod units;
 
 use anyhow::Result;
 use args::{Cli, Command, Tcp};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use progress::Progress;
-use snapify_job::{CardDaemonOptions, CheckpointOptions, Outside, RestartOptions, RunOptions};
+use snapify_job::{
+    CardDaemonOptions, CheckpointOptions, Live, Outside, RestartOptions, RunOptions,
+};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -47,6 +49,11 @@ fn execute(command: Command) -> Result<ExitCode> {
             Ok(exit::like(snapify_job::run(&options)?))
         }
         Command::Checkpoint(checkpoint) => {
+            if checkpoint.stop && checkpoint.live == args::Live::Always {
+                let why = "--live lets the program go on, --stop does not: give one of them";
+                let kind = clap::error::ErrorKind::ArgumentConflict;
+                Cli::command().error(kind, why).exit();
+            }
             let options = CheckpointOptions {
                 pid: checkpoint.pid,
                 dir: checkpoint.dir,
@@ -54,6 +61,11 @@ fn execute(command: Command) -> Result<ExitCode> {
                 outside: match checkpoint.tcp {
                     Some(Tcp::Close) => Outside::CloseTcp,
                     None => Outside::Refuse,
+                },
+                live: match checkpoint.live {
+                    args::Live::Never => Live::Never,
+                    args::Live::Auto => Live::Auto,
+                    args::Live::Always => Live::Always,
                 },
             };
             let mut progress = Progress::new();

@@ -36,9 +36,14 @@ pub fn checkpoint(report: &CheckpointReport, as_json: bool) -> Result<ExitCode> 
         },
     );
     println!(
-        "  pause {}, host process stood still for {}, capture {}, commit {}",
+        "  pause {}, host process stood still for {}{}, capture {}, commit {}",
         time(report.pause_seconds),
         time(report.frozen_seconds),
+        if report.live {
+            " (its memory was saved while it went on)"
+        } else {
+            ""
+        },
         time(report.capture_seconds),
         time(report.commit_seconds),
     );

@@ -4,11 +4,14 @@
 //! This is the figure 5 of paper 1 with the roles of today: the coordinator asks the host library to pause, has the
 //! card daemons capture the offload processes, and captures the host process itself with the engine meanwhile.
 
+mod live;
 mod members;
 mod pause;
 mod stdio;
 mod worker;
 
+pub use live::Live;
+pub(crate) use live::clean_up_after_worker;
 pub(crate) use worker::{Ending, Worker, start_worker};
 
 use crate::error::JobError;
@@ -19,6 +22,7 @@ use crate::protocol::{CheckpointReport, MemberReport};
 use crate::snapshot::{
     HOST, JOB_FILE, Job, OffloadProcess, PAGES_FILE, PROCESS_FILE, offload_member,
 };
+use live::Standing;
 use members::Captures;
 use pause::Pause;
 use snapify_fabric::Channel;
@@ -47,19 +51,31 @@ pub(crate) struct Application<'a> {
     pub may_be_connecting: bool,
 }
 
-/// Takes a snapshot of `application` into `dir`, and ends it if `stop`.
+/// How a snapshot is taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// Whether the application ends once the snapshot is committed.
+    pub stop: bool,
+    /// Whether it goes on before its memory is saved.
+    pub live: Live,
+    /// What becomes of connections to programs that are not part of it.
+    pub outside: Outside,
+}
+
+/// Takes a snapshot of `application` into `dir`.
 ///
 /// # Errors
 /// On any failure the application goes on, and nothing is left in `dir`.
 pub(crate) fn checkpoint(
     application: &Application<'_>,
     dir: &Path,
-    stop: bool,
-    outside: Outside,
+    manner: Manner,
     link: &Link,
 ) -> Result<CheckpointReport, JobError> {
+    let stop = manner.stop;
     let begin = Instant::now();
     let host = own_process(application.host)?;
+    live::clean_up_after_worker(application.host);
     let process = |source| match source {
         snapify_proc::ProcError::Unsupported { .. } if application.may_be_connecting => {
             JobError::TryAgain
@@ -77,7 +93,7 @@ pub(crate) fn checkpoint(
     let freeze = |externals: &[External]| {
         let at = Instant::now();
         let mut frozen = Frozen::freeze(Pid(application.host)).map_err(process)?;
-        frozen.set_outside(outside);
+        frozen.set_outside(manner.outside);
         let image = frozen.describe(externals).map_err(process)?;
         Ok::<_, JobError>((frozen, image, at))
     };
@@ -128,21 +144,30 @@ pub(crate) fn checkpoint(
             (freeze(&externals)?, shared)
         }
     };
+    let live = manner.is_live(application, image.private_bytes());
+    let mut standing = live::stand_or_go_on(frozen, live, link);
+    let mut frozen_seconds = frozen_at.elapsed().as_secs_f64();
+
     let member = staging.member(HOST)?;
     member.write_json(PROCESS_FILE, &image)?;
     link.tell(Event::Total(image.saved_bytes()));
-    let pages = frozen
-        .save_pages(member.create(PAGES_FILE)?, PAGES_FILE, link)
+    let pages = standing
+        .save_pages(member.create(PAGES_FILE)?, link)
         .map_err(process)?;
     member.record_pages(PAGES_FILE, pages)?;
 
     // What goes on may do so as soon as its own pages are safe; what is to end must not run again, or it would do
     // twice what it does between here and its end.
-    let mut standing = Some(frozen);
-    let mut frozen_seconds = 0.0;
-    if !stop && let Some(frozen) = standing.take() {
-        frozen.thaw().map_err(process)?;
-        frozen_seconds = frozen_at.elapsed().as_secs_f64();
+    let live = matches!(standing, Standing::Copied(_));
+    if !stop {
+        frozen_seconds = match standing.take() {
+            Standing::Copied(copies) => frozen_seconds + live::finish(copies, link),
+            Standing::Frozen(frozen) => {
+                frozen.thaw().map_err(process)?;
+                frozen_at.elapsed().as_secs_f64()
+            }
+            Standing::Gone => frozen_seconds,
+        };
     }
     captures.finish(link, &host, application.host)?;
     let capture_seconds = captured.elapsed().as_secs_f64();
@@ -185,7 +210,7 @@ pub(crate) fn checkpoint(
     };
     let point = staging.commit(header)?;
     let commit_seconds = committing.elapsed().as_secs_f64();
-    if let Some(frozen) = standing.take() {
+    if let Standing::Frozen(frozen) = standing.take() {
         captures.terminate();
         frozen.kill().map_err(process)?;
         frozen_seconds = frozen_at.elapsed().as_secs_f64();
@@ -215,6 +240,7 @@ pub(crate) fn checkpoint(
         members,
         file_bytes: point.bytes,
         pause_seconds,
+        live,
         frozen_seconds,
         capture_seconds,
         commit_seconds,

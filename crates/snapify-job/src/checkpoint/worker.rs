@@ -4,7 +4,7 @@
 //! worker is in a session of its own, deaf to the signals of a terminal, and undoes what it did when whoever asked for
 //! it goes away.
 
-use super::{Application, checkpoint};
+use super::{Application, Manner, checkpoint};
 use crate::error::JobError;
 use crate::link::Link;
 use crate::protocol::Reply;
@@ -12,7 +12,6 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{ForkResult, fork, setsid};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 use snapify_fabric::Channel;
-use snapify_proc::Outside;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -26,14 +25,13 @@ pub(crate) struct Worker {
 pub(crate) fn start_worker(
     application: &Application<'_>,
     dir: &Path,
-    stop: bool,
-    outside: Outside,
+    manner: Manner,
     asker: Channel,
 ) -> Result<Worker, JobError> {
     fork_worker(|| {
         raise_descriptor_limit();
         let link = Link::new(asker);
-        let reply = match checkpoint(application, dir, stop, outside, &link) {
+        let reply = match checkpoint(application, dir, manner, &link) {
             Ok(report) => Reply::Done { report },
             Err(JobError::TryAgain) => return Ending::TryAgain,
             Err(error) => Reply::Failed {

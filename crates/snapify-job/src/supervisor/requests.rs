@@ -1,12 +1,11 @@
 //! What the command line asks of a supervisor.
 
 use super::Supervisor;
-use crate::checkpoint::{Application, start_worker};
+use crate::checkpoint::{Application, Manner, clean_up_after_worker, start_worker};
 use crate::protocol::{ApplicationStatus, CardStatus, OffloadProcessStatus, Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use snapify_fabric::Channel;
 use snapify_offload::control::{CardToSupervisor, SupervisorToCard, SupervisorToHost};
-use snapify_proc::Outside;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -17,8 +16,7 @@ const CONNECTING: Duration = Duration::from_millis(300);
 /// A checkpoint that was asked for.
 pub(super) struct CheckpointRequest {
     dir: PathBuf,
-    stop: bool,
-    outside: Outside,
+    manner: Manner,
     asker: Channel,
     /// Until when it waits for the host library to connect, once it has met a socket that may be its.
     until: Option<Instant>,
@@ -40,11 +38,22 @@ impl Supervisor {
                 let status = self.status();
                 let _ = client.send_now(&Reply::Status { status }, &[]);
             }
-            Ok((Request::Checkpoint { dir, stop, outside }, _)) => {
-                self.waiting.push_back(CheckpointRequest {
+            Ok((
+                Request::Checkpoint {
                     dir,
                     stop,
                     outside,
+                    live,
+                },
+                _,
+            )) => {
+                self.waiting.push_back(CheckpointRequest {
+                    dir,
+                    manner: Manner {
+                        stop,
+                        live,
+                        outside,
+                    },
                     asker: client,
                     until: None,
                 });
@@ -86,14 +95,8 @@ impl Supervisor {
             .try_clone_to_owned()
             .map(Channel::from_fd);
         let started = asker.map_err(|error| error.to_string()).and_then(|asker| {
-            start_worker(
-                &application,
-                &request.dir,
-                request.stop,
-                request.outside,
-                asker,
-            )
-            .map_err(|error| error.to_string())
+            start_worker(&application, &request.dir, request.manner, asker)
+                .map_err(|error| error.to_string())
         });
         let Some(request) = self.waiting.pop_front() else {
             return;
@@ -118,6 +121,7 @@ impl Supervisor {
                 self.waiting.push_front(request);
             }
             crate::checkpoint::Ending::Died => {
+                clean_up_after_worker(self.program.pid());
                 // It may have died between pause and resume.
                 if let Some(agent) = self.agent() {
                     let _ = agent.channel.send_now(&SupervisorToHost::Resume, &[]);

@@ -81,6 +81,13 @@ impl TreeImage {
         memory.map(|mapping| mapping.saved).chain(objects).sum()
     }
 
+    /// Bytes of private memory that are in the page file, at most.
+    #[must_use]
+    pub fn private_bytes(&self) -> u64 {
+        let memory = self.processes.iter().flat_map(|p| &p.memory.mappings);
+        memory.map(|mapping| mapping.saved).sum()
+    }
+
     /// Ids of all processes, running and ended, with their relations.
     pub fn kin(&self) -> impl Iterator<Item = &Kin> {
         let running = self.processes.iter().map(|process| &process.kin);

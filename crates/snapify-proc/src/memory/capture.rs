@@ -29,6 +29,32 @@ pub(crate) struct Ranges {
     pub(super) ranges: Vec<PageRange>,
     /// Addresses from where pages may be unreadable and count as zeros then: mappings that reach behind the end of a file.
     pub(super) lenient: Vec<(u64, u64)>,
+    /// Private mappings whose content a fork does not have, or may lose.
+    pub(super) not_copied: Vec<(u64, u64)>,
+}
+
+impl Ranges {
+    /// The pages among them that a fork does not have, or may lose.
+    pub(super) fn not_copied(&self) -> impl Iterator<Item = PageRange> {
+        let within = |range: &PageRange| {
+            let after = self
+                .not_copied
+                .partition_point(|area| area.1 <= range.start);
+            // A range of pages lies within one mapping.
+            self.not_copied
+                .get(after)
+                .is_some_and(|area| area.0 <= range.start)
+        };
+        self.ranges
+            .iter()
+            .filter(move |range| within(range))
+            .copied()
+    }
+
+    /// Bytes of all.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.ranges.iter().map(|range| range.bytes).sum()
+    }
 }
 
 /// Where a `syscall` instruction is in the process: in its vDSO, or else in any of its code.
@@ -249,6 +275,10 @@ impl Work<'_> {
                 }
             },
         };
+        if !mapping.shared && !is_copied(mapping) {
+            let range = (mapping.start.0, mapping.end.0);
+            self.ranges.not_copied.push(range);
+        }
         let mut flags = flags(mapping);
         // The key for what can only be executed is the kernel's own choice.
         if mapping.prot() != libc::PROT_EXEC || self.settings.keys.contains(&mapping.pkey) {
@@ -419,6 +449,20 @@ impl Work<'_> {
             .map_err(ProcError::file("look at", path.as_path()))?;
         Ok(Executable::Removed { object })
     }
+}
+
+/// Whether a fork has the content of a private mapping, and keeps it.
+fn is_copied(mapping: &Mapping) -> bool {
+    let absent = [
+        VmFlags::DONT_COPY,
+        VmFlags::WIPE_ON_FORK,
+        VmFlags::DROPPABLE,
+        // Where the pool is empty, the kernel takes them away from the child when the parent writes.
+        VmFlags::HUGE_TLB,
+    ];
+    let flags = mapping.flags.unwrap_or_default();
+    // Pages of a removed file that were not written are those of the file, which others may write.
+    !absent.into_iter().any(|flag| flags.has(flag)) && !mapping.marked_deleted()
 }
 
 fn may_write(mapping: &Mapping) -> bool {

@@ -1,6 +1,7 @@
 //! Reading the pages of frozen processes while they are written to a page file.
 
 use super::capture::{Ranges, object_range};
+use super::hold::Held;
 use crate::capture::{ObjectSource, Objects};
 use crate::error::ProcError;
 use crate::ids::Pid;
@@ -27,36 +28,92 @@ pub(crate) struct SavedMemory<'a> {
     pub(crate) ranges: &'a Ranges,
 }
 
-/// Writes private memory and objects to `out`.
+/// Writes private memory and objects to `out`, as they are now, or as they were kept in `held`.
 ///
 /// # Errors
 /// [`ProcError::Store`].
 pub(crate) fn save(
     memories: &[SavedMemory<'_>],
     objects: &Objects,
+    held: &Held,
     out: File,
     name: &str,
     progress: &dyn Progress,
 ) -> Result<PageFileSummary, ProcError> {
     let mut all: Vec<PageRange> = Vec::new();
-    let mut readers = HashMap::new();
-    let mut spaces = HashMap::new();
     for memory in memories {
         all.extend(&memory.ranges.ranges);
-        readers.insert(memory.pid.0, Reader::new(memory)?);
-        spaces.insert(memory.space, memory.pid.0);
     }
+    match held.objects() {
+        Some(ranges) => all.extend(ranges),
+        None => all.extend(objects_ranges(objects)?),
+    }
+    let source = Source::new(memories, objects)?;
+    let source = Keeping { held, source };
+    Ok(write_pages(out, name, &all, &source, progress)?)
+}
+
+/// Reads what a copy of the processes by fork would not have: objects, and parts of the private memory.
+///
+/// # Errors
+/// If something cannot be read.
+pub(crate) fn hold(memories: &[SavedMemory<'_>], objects: &Objects) -> Result<Held, ProcError> {
+    let of_objects = objects_ranges(objects)?;
+    let wanted = to_hold(memories, objects, &of_objects);
+    let source = Source::new(memories, objects)?;
+    Held::read(&wanted, of_objects, &source)
+}
+
+/// How many bytes [`hold`] would keep.
+///
+/// # Errors
+/// If a file cannot be looked at.
+pub(crate) fn held_bytes(
+    memories: &[SavedMemory<'_>],
+    objects: &Objects,
+) -> Result<u64, ProcError> {
+    let of_objects = objects_ranges(objects)?;
+    let wanted = to_hold(memories, objects, &of_objects);
+    Ok(wanted.iter().map(|range| range.bytes).sum())
+}
+
+fn to_hold(
+    memories: &[SavedMemory<'_>],
+    objects: &Objects,
+    of_objects: &[PageRange],
+) -> Vec<PageRange> {
+    let is_ours = |range: &&PageRange| {
+        let source = objects.source(range.space);
+        matches!(source, Some(ObjectSource::Bytes(_)))
+    };
+    let mut wanted: Vec<PageRange> = of_objects.iter().filter(|r| !is_ours(r)).copied().collect();
+    for memory in memories {
+        wanted.extend(memory.ranges.not_copied());
+    }
+    wanted
+}
+
+/// The parts of all objects that hold data.
+fn objects_ranges(objects: &Objects) -> Result<Vec<PageRange>, ProcError> {
+    let mut all = Vec::new();
     for (image, source) in objects.images.iter().zip(&objects.sources) {
         object_ranges(image.space, image.bytes, source, &mut all).map_err(ProcError::system(
             format!("looking for the data of {}", image.what),
         ))?;
     }
-    let source = Source {
-        readers,
-        spaces,
-        objects,
-    };
-    Ok(write_pages(out, name, &all, &source, progress)?)
+    Ok(all)
+}
+
+/// Memory that is kept, and all other where it is.
+struct Keeping<'a> {
+    held: &'a Held,
+    source: Source<'a>,
+}
+
+impl PageSource for Keeping<'_> {
+    fn read(&self, space: SpaceId, start: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.held.read_or(space, start, buf, &self.source)
+    }
 }
 
 /// The parts of an object that hold data.
@@ -158,6 +215,20 @@ impl PageSource for Source<'_> {
 }
 
 impl<'a> Source<'a> {
+    fn new(memories: &[SavedMemory<'a>], objects: &'a Objects) -> Result<Self, ProcError> {
+        let mut readers = HashMap::new();
+        let mut spaces = HashMap::new();
+        for memory in memories {
+            readers.insert(memory.pid.0, Reader::new(memory)?);
+            spaces.insert(memory.space, memory.pid.0);
+        }
+        Ok(Self {
+            readers,
+            spaces,
+            objects,
+        })
+    }
+
     fn reader(&self, pid: i32) -> io::Result<&Reader<'a>> {
         let none = || io::Error::other(format!("the memory of process {pid} is not open"));
         self.readers.get(&pid).ok_or_else(none)

@@ -21,6 +21,7 @@ use crate::error::ProcError;
 use crate::ids::{Pid, RemoteAddr, Tid};
 use crate::ptrace::{Step, Stopped, signal_number};
 use seat::{Origin, Seat};
+use snapify_sys::clone::CloneArgs;
 use snapify_sys::process;
 use snapify_sys::ptrace::{RawSiginfo, Registers};
 use std::collections::HashMap;
@@ -81,8 +82,7 @@ impl<'a> Tracee<'a> {
         threads: Vec<(Stopped, Registers)>,
         instruction: RemoteAddr,
     ) -> Result<Self, (Vec<Stopped>, ProcError)> {
-        let cpu = Pin::choose(threads.first().map_or(pid.leader(), |(t, _)| t.tid()));
-        let mut tracee = Self::new(pid, threads, instruction, Origin::Frozen, cpu.map(Rc::new));
+        let mut tracee = Self::without_scratch(pid, threads, instruction);
         let map = [
             0,
             SCRATCH_BYTES,
@@ -101,6 +101,16 @@ impl<'a> Tracee<'a> {
             }
             Err(e) => Err((tracee.release(), e)),
         }
+    }
+
+    /// As [`Self::of_frozen`], for calls that need no memory: other threads may run meanwhile, and would see it.
+    pub(crate) fn without_scratch(
+        pid: Pid,
+        threads: Vec<(Stopped, Registers)>,
+        instruction: RemoteAddr,
+    ) -> Self {
+        let cpu = Pin::choose(threads.first().map_or(pid.leader(), |(t, _)| t.tid()));
+        Self::new(pid, threads, instruction, Origin::Frozen, cpu.map(Rc::new))
     }
 
     /// Prepares remote calls in a process under construction, from a first thread and a `syscall` instruction in it.
@@ -242,6 +252,24 @@ impl<'a> Tracee<'a> {
         nr: i64,
         args: [u64; 6],
     ) -> Result<u64, ProcError> {
+        self.syscall_with(tid, name, nr, args, 0)
+    }
+
+    /// Makes a fork in the leader: `clone3` with the arguments at `args`. The child has the trap flag set: should it ever run
+    /// untraced, because this process was killed while it was being made, then it dies at its first instruction.
+    pub(crate) fn fork(&mut self, args: RemoteAddr) -> Result<u64, ProcError> {
+        let call = [args.0, size_of::<CloneArgs>() as u64, 0, 0, 0, 0];
+        self.syscall_with(self.leader, "clone3", libc::SYS_clone3, call, TRAP_FLAG)
+    }
+
+    fn syscall_with(
+        &mut self,
+        tid: Tid,
+        name: &'static str,
+        nr: i64,
+        args: [u64; 6],
+        eflags: u64,
+    ) -> Result<u64, ProcError> {
         let instruction = self.instruction;
         let [rdi, rsi, rdx, r10, r8, r9] = args;
         let wanted = Registers {
@@ -253,6 +281,7 @@ impl<'a> Tracee<'a> {
             r10,
             r8,
             r9,
+            eflags,
             ..Registers::default()
         };
         let value = self.execute(tid, wanted, |thread| {
@@ -284,7 +313,7 @@ impl<'a> Tracee<'a> {
         })
     }
 
-    /// Executes one instruction in thread `tid` with the given rip, rax and argument registers, all others as in the thread's own
+    /// Executes one instruction in thread `tid` with the given rip, rax, argument registers and further flags, all others as in the thread's own
     /// registers. `done` looks whether that has happened: a stop that had been asked for, or a trap that was not ours, may come first.
     fn execute<T>(
         &mut self,
@@ -311,7 +340,7 @@ impl<'a> Tracee<'a> {
             r8: wanted.r8,
             r9: wanted.r9,
             orig_rax: u64::MAX,
-            eflags: seat.base.eflags & !TRAP_FLAG,
+            eflags: seat.base.eflags & !TRAP_FLAG | wanted.eflags,
             ..seat.base
         };
         let died = |error| match error {
@@ -425,6 +454,11 @@ impl<'a> Tracee<'a> {
     /// Gives this thread its CPUs back, while no remote calls are made: threads that are started now inherit them.
     pub(crate) fn unpin(&mut self) {
         self.cpu = None;
+    }
+
+    /// Where calls are made.
+    pub(crate) fn instruction(&self) -> RemoteAddr {
+        self.instruction
     }
 
     /// A CPU for this thread and the tracee, to which this thread is pinned from now on.

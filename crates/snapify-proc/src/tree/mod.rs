@@ -1,10 +1,12 @@
 //! A process with all its descendants, stopped and described as one consistent state: everything is stopped before
 //! anything is read.
 
+mod copy;
 mod describe;
 mod find;
 mod shares;
 
+pub use copy::{Copies, reap_copies};
 pub(crate) use find::{Member, find};
 
 use crate::capture::Objects;
@@ -13,7 +15,7 @@ use crate::external::{External, Outside};
 use crate::freeze::FrozenProcess;
 use crate::ids::{Pid, Tid};
 use crate::image::TreeImage;
-use crate::memory::{self, Ranges, SavedMemory};
+use crate::memory::{self, Held, Ranges, SavedMemory};
 use snapify_store::{PageFileSummary, Progress, SpaceId};
 use snapify_sys::process;
 use std::collections::HashSet;
@@ -171,19 +173,25 @@ impl Frozen {
             .described
             .as_ref()
             .expect("describe() comes before save_pages()");
-        let mut memories = Vec::new();
-        for (process, memory) in self.processes.iter().zip(&described.memories) {
-            if let Some((space, ranges)) = memory {
-                memories.push(SavedMemory {
+        let memories = self.memories(described);
+        let nothing = Held::default();
+        let result = memory::save(&memories, &described.objects, &nothing, out, name, progress);
+        result.map_err(|error| self.death(error, "the saving of its pages"))
+    }
+
+    fn memories<'a>(&'a self, described: &'a Described) -> Vec<SavedMemory<'a>> {
+        let processes = self.processes.iter().zip(&described.memories);
+        processes
+            .filter_map(|(process, memory)| {
+                let (space, ranges) = memory.as_ref()?;
+                Some(SavedMemory {
                     pid: process.pid,
                     proc: &process.proc,
                     space: *space,
                     ranges,
-                });
-            }
-        }
-        let result = memory::save(&memories, &described.objects, out, name, progress);
-        result.map_err(|error| self.death(error, "the saving of its pages"))
+                })
+            })
+            .collect()
     }
 
     /// A process that is killed makes any call on it fail, in many ways: they all mean this.
