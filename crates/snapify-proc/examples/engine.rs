@@ -91,7 +91,7 @@ fn save(
         .truncate(true)
         .open(&pages)?;
     let summary = if after == After::Live {
-        let copies = frozen.thaw_copied().map_err(|(_, error)| error)?;
+        let copies = frozen.thaw_copied().map_err(|refused| refused.why)?;
         eprintln!("engine: it goes on after {:?}", begin.elapsed());
         let summary = copies.save_pages(out, "pages.snap", &())?;
         copies.finish()?;

@@ -35,4 +35,4 @@ pub use external::{External, Outside};
 pub use ids::{Pid, RemoteAddr, RemoteFd, Tid};
 pub use image::{ProcessImage, TreeImage};
 pub use restore::{LaunchSpec, Orphans, RestorePlan, Restored, launch, preflight, restore};
-pub use tree::{Copies, Frozen, reap_copies};
+pub use tree::{Copies, Frozen, NotCopied, reap_copies};

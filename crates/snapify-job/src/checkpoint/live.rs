@@ -57,10 +57,11 @@ pub(super) fn stand_or_go_on(frozen: Frozen, live: bool, link: &Link) -> Standin
     }
     match frozen.thaw_copied() {
         Ok(copies) => Standing::Copied(copies),
-        Err((frozen, why)) => {
+        Err(refused) => {
+            let why = refused.why;
             let warning = format!("the program stands still until its memory is saved: {why}");
             link.tell(Event::Warning(warning));
-            Standing::Frozen(frozen)
+            Standing::Frozen(refused.frozen)
         }
     }
 }

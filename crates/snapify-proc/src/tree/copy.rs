@@ -40,6 +40,14 @@ pub struct Copies {
     objects: Objects,
 }
 
+/// Processes that could not be copied, and why.
+pub struct NotCopied {
+    /// As frozen, and described, as they were.
+    pub frozen: Frozen,
+    /// What was refused.
+    pub why: ProcError,
+}
+
 struct Copy {
     pid: Pid,
     proc: ProcDir,
@@ -58,12 +66,12 @@ impl Frozen {
     ///
     /// # Panics
     /// If the processes were not described before.
-    pub fn thaw_copied(mut self) -> Result<Copies, (Self, ProcError)> {
+    pub fn thaw_copied(mut self) -> Result<Copies, Box<NotCopied>> {
         let described = self.described.take();
         let described = described.expect("describe() comes before thaw_copied()");
         let held = match self.hold(&described) {
             Ok(held) => held,
-            Err(error) => return Err((self.with(described), error)),
+            Err(error) => return Err(self.not_copied(described, error)),
         };
         let mut made = Vec::new();
         for (process, memory) in self.processes.iter_mut().zip(&described.memories) {
@@ -74,7 +82,7 @@ impl Frozen {
                 Ok((pid, proc, inner)) => made.push((pid, proc, process.pid, inner)),
                 Err(error) => {
                     self.abandon(&made);
-                    return Err((self.with(described), error));
+                    return Err(self.not_copied(described, error));
                 }
             }
         }
@@ -101,9 +109,9 @@ impl Frozen {
         Ok(copies)
     }
 
-    fn with(mut self, described: Described) -> Self {
+    fn not_copied(mut self, described: Described, why: ProcError) -> Box<NotCopied> {
         self.described = Some(described);
-        self
+        Box::new(NotCopied { frozen: self, why })
     }
 
     /// Keeps what a fork does not copy, if there is room for that and for copies of all that is written later.

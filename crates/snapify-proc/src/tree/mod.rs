@@ -6,7 +6,7 @@ mod describe;
 mod find;
 mod shares;
 
-pub use copy::{Copies, reap_copies};
+pub use copy::{Copies, NotCopied, reap_copies};
 pub(crate) use find::{Member, find};
 
 use crate::capture::Objects;
