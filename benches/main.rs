@@ -5,6 +5,7 @@
 //! tables named.
 
 mod checkpoint;
+mod live;
 mod machine;
 mod micro;
 mod overhead;
@@ -17,11 +18,12 @@ use anyhow::{Result, bail};
 
 type Bench = fn(&place::Place) -> Result<()>;
 
-const ALL: [(&str, Bench); 4] = [
+const ALL: [(&str, Bench); 5] = [
     ("micro", micro::run),
     ("checkpoint", checkpoint::run),
     ("overhead", overhead::run),
     ("tree", tree::run),
+    ("live", live::run),
 ];
 
 fn main() -> Result<()> {

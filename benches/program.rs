@@ -1,7 +1,7 @@
 //! A program that is measured: it says "ready" when it is, and ends when its standard input does.
 
 use anyhow::{Context, Result, ensure};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -20,21 +20,30 @@ impl Program {
             .spawn()
             .context("start the program")?;
         let mut program = Self { child };
-        program.wait_for_line("ready")?;
+        let line = program.line()?;
+        ensure!(line == "ready", "the program said '{line}'");
         Ok(program)
+    }
+
+    /// Has it fork; seconds that that took.
+    pub fn fork(&mut self) -> Result<f64> {
+        let input = self.child.stdin.as_mut();
+        writeln!(input.context("standard input is a pipe")?, "fork")?;
+        let nanoseconds: f64 = self.line()?.parse()?;
+        Ok(nanoseconds / 1e9)
     }
 
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    fn wait_for_line(&mut self, text: &str) -> Result<()> {
+    /// The next line that it says; it says one at a time.
+    fn line(&mut self) -> Result<String> {
         let output = self.child.stdout.as_mut();
         let mut lines = BufReader::new(output.context("standard output is a pipe")?);
         let mut line = String::new();
         lines.read_line(&mut line)?;
-        ensure!(line.trim() == text, "the program said '{line}'");
-        Ok(())
+        Ok(line.trim().to_owned())
     }
 }
 
