@@ -8,8 +8,10 @@ mod behaviour {
     mod command_line;
     mod continues_unharmed;
     mod examples_survive;
+    mod live;
     mod openmp_features;
     mod plain_programs;
     mod process_trees;
+    mod restart_elsewhere;
     mod stops_and_restarts;
 }

@@ -37,6 +37,6 @@ pub use layout::Layout;
 pub use protocol::{
     ApplicationStatus, CardStatus, CheckpointReport, MemberReport, OffloadProcessStatus,
 };
-pub use restart::{RestartOptions, restart};
+pub use restart::{Files, RestartOptions, restart};
 pub use snapify_proc::Outside;
 pub use supervisor::{RunOptions, run};

@@ -74,4 +74,7 @@ pub(crate) struct OutputFile {
     pub position: u64,
     /// Flags of the open description, as the kernel shows them.
     pub flags: u32,
+    /// Its length in bytes.
+    #[serde(default)]
+    pub bytes: Option<u64>,
 }

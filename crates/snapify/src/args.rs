@@ -112,7 +112,8 @@ pub enum Live {
 #[command(after_help = "Examples:\n  \
     snapify restart /scratch/sim\n  \
     snapify restart /scratch/sim --at 3 --detach --pid-file sim.pid\n  \
-    snapify restart /scratch/sim --card 1=0    what was on card 1 goes to card 0")]
+    snapify restart /scratch/sim --card 1=0    what was on card 1 goes to card 0\n  \
+    snapify restart /scratch/sim --root /home/a=/mnt/a --files=truncate")]
 pub struct Restart {
     /// The directory that `checkpoint` wrote
     pub dir: PathBuf,
@@ -137,6 +138,20 @@ pub struct Restart {
     /// How many cards to start; as many as there were if not given
     #[arg(long = "cards", value_name = "N", value_parser = clap::value_parser!(u32).range(0..=16))]
     pub card_count: Option<u32>,
+    /// Look for files, directories and sockets that were below directory OLD below NEW (may be given several times)
+    #[arg(long = "root", value_name = "OLD=NEW", value_parser = parse_root)]
+    pub roots: Vec<(PathBuf, PathBuf)>,
+    /// Keep what files that the program has open for writing have got since the checkpoint, or cut them back to the
+    /// length that they had
+    #[arg(long, value_name = "WHAT", default_value = "keep")]
+    pub files: Files,
+}
+
+/// What becomes of files that have grown.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Files {
+    Keep,
+    Truncate,
 }
 
 /// Say what stands in the way of a snapshot of a process, without touching it.
@@ -227,6 +242,15 @@ fn parse_card(text: &str) -> Result<(u32, u32), String> {
     ))
 }
 
+/// Parses `OLD=NEW`, two absolute paths.
+fn parse_root(text: &str) -> Result<(PathBuf, PathBuf), String> {
+    let wrong = || format!("'{text}' is not OLD=NEW, two absolute paths");
+    let (old, new) = text.split_once('=').ok_or_else(wrong)?;
+    let (old, new) = (PathBuf::from(old), PathBuf::from(new));
+    let absolute = old.is_absolute() && new.is_absolute();
+    absolute.then_some((old, new)).ok_or_else(wrong)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,6 +278,15 @@ mod tests {
         assert_eq!(parse_size("3k"), Ok(3072));
         for wrong in ["", "G", "-1", "4X", "99999999999999T", "1.5G"] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn roots() {
+        let root = parse_root("/a=/b c").unwrap();
+        assert_eq!(root, (PathBuf::from("/a"), PathBuf::from("/b c")));
+        for wrong in ["/a", "a=/b", "/a=b", "=/b", "/a="] {
+            assert!(parse_root(wrong).is_err(), "{wrong}");
         }
     }
 

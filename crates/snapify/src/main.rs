@@ -12,7 +12,7 @@ use args::{Cli, Command, Tcp};
 use clap::{CommandFactory, Parser};
 use progress::Progress;
 use snapify_job::{
-    CardDaemonOptions, CheckpointOptions, Live, Outside, RestartOptions, RunOptions,
+    CardDaemonOptions, CheckpointOptions, Files, Live, Outside, RestartOptions, RunOptions,
 };
 use std::process::ExitCode;
 
@@ -82,6 +82,11 @@ fn execute(command: Command) -> Result<ExitCode> {
                 cards: restart.cards,
                 card_memory: restart.card_memory,
                 card_count: restart.card_count,
+                roots: restart.roots,
+                files: match restart.files {
+                    args::Files::Keep => Files::Keep,
+                    args::Files::Truncate => Files::Truncate,
+                },
             };
             // No display: standard error is the program's as well.
             Ok(snapify_job::restart(&options, &mut ())?.map_or(ExitCode::SUCCESS, exit::like))

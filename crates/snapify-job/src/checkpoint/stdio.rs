@@ -79,5 +79,6 @@ fn regular(number: i32, fd: BorrowedFd<'_>) -> Option<OutputFile> {
         path,
         position,
         flags: flags.bits(),
+        bytes: u64::try_from(found.st_size).ok(),
     })
 }

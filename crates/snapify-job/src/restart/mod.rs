@@ -2,6 +2,7 @@
 //! together (paper 1, section 4.3, for all members at once).
 
 mod detach;
+mod files;
 mod outputs;
 mod plan;
 
@@ -12,6 +13,7 @@ use crate::layout::Layout;
 use crate::signals::Signals;
 use crate::snapshot::{HOST, PAGES_FILE};
 use crate::supervisor::{House, Origin, Program, Supervisor, host_id, start_cards};
+pub use files::Files;
 use plan::Plan;
 use snapify_fabric::Channel;
 use snapify_offload::control::{
@@ -43,6 +45,10 @@ pub struct RestartOptions {
     pub card_memory: Option<u64>,
     /// How many cards to start; as many as there were if none is given.
     pub card_count: Option<u32>,
+    /// Where files lie that were below another directory.
+    pub roots: Vec<(PathBuf, PathBuf)>,
+    /// What becomes of what files have got since the snapshot was taken.
+    pub files: Files,
 }
 
 /// Restarts an application and waits for its end; or, detached, until it runs, and then gives no status.
@@ -82,6 +88,9 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
     }
     if let Some(path) = &options.pid_file {
         write_pid_file(path, program.pid().0)?;
+    }
+    if options.files == Files::Truncate {
+        files::truncate(&plan.image, &plan.job.stdio)?;
     }
     for_each_process(&plan, &cards, &restored, |card, process| {
         card.request(&SupervisorToCard::Start { id: process.id }, &[])

@@ -6,6 +6,7 @@ use crate::snapshot::{HOST, JOB_FILE, Job, PAGES_FILE, PROCESS_FILE, STORE_FILE,
 use crate::supervisor::House;
 use snapify_offload::control::ProcessId;
 use snapify_proc::TreeImage;
+use snapify_proc::image::relocate::led;
 use snapify_store::Snapshot;
 use std::fs::File;
 use std::path::PathBuf;
@@ -32,8 +33,8 @@ impl Plan {
         })?;
         let snapshot = Snapshot::open(&dir, options.at)?;
         let host = snapshot.member(HOST)?;
-        let job: Job = host.json(JOB_FILE)?;
-        let image: TreeImage = host.json(PROCESS_FILE)?;
+        let mut job: Job = host.json(JOB_FILE)?;
+        let mut image: TreeImage = host.json(PROCESS_FILE)?;
         // Opened for its checks: a missing or truncated file is found before anything is created.
         host.pages(PAGES_FILE)?;
         for process in &job.processes {
@@ -43,6 +44,16 @@ impl Plan {
             member.pages(STORE_FILE)?;
         }
         let (memories, card_of) = assign_cards(options, &job)?;
+        if !options.roots.is_empty() {
+            image = image
+                .relocated(&options.roots)
+                .map_err(super::host_failed)?;
+            for output in job.stdio.iter_mut().filter_map(|o| o.file.as_mut()) {
+                if let Some(path) = led(&output.path, &options.roots) {
+                    output.path = path.to_path_buf();
+                }
+            }
+        }
         image.validate().map_err(super::host_failed)?;
         let obstacles = snapify_proc::preflight(&image);
         if !obstacles.is_empty() {

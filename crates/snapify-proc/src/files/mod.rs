@@ -269,7 +269,7 @@ fn can_read(flags: u32) -> bool {
     flags & ACCESS_MODE != libc::O_WRONLY.cast_unsigned()
 }
 
-fn can_write(flags: u32) -> bool {
+pub(crate) fn can_write(flags: u32) -> bool {
     flags & ACCESS_MODE != libc::O_RDONLY.cast_unsigned()
 }
 

@@ -4,6 +4,7 @@
 
 pub mod hex;
 pub mod process;
+pub mod relocate;
 pub mod siginfo;
 pub mod tree;
 

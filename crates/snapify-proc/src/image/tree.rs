@@ -2,12 +2,14 @@
 
 use super::{Backing, ObjectImage, ProcessImage};
 use crate::error::ProcError;
-use crate::files::FilesImage;
+use crate::files::regular::NamedType;
+use crate::files::{FilesImage, Object, can_write};
 use crate::ipc::IpcImage;
 use crate::memory::image::{Executable, MappingKind};
 use serde::{Deserialize, Serialize};
 use snapify_store::SpaceId;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
 
 /// Version of the image that this crate writes. Newer ones are refused.
 pub const IMAGE_VERSION: u32 = 1;
@@ -79,6 +81,21 @@ impl TreeImage {
         let memory = self.processes.iter().flat_map(|p| &p.memory.mappings);
         let objects = self.objects.iter().map(|object| object.bytes);
         memory.map(|mapping| mapping.saved).chain(objects).sum()
+    }
+
+    /// Regular files with a name that are open for writing: each with its length in bytes.
+    #[must_use]
+    pub fn written_files(&self) -> BTreeMap<&Path, u64> {
+        let open = self.files.descriptions.iter();
+        open.filter_map(|description| match &description.object {
+            Object::Named(file)
+                if file.file_type == NamedType::Regular && can_write(description.flags) =>
+            {
+                Some((file.identity.path.as_path(), file.identity.bytes))
+            }
+            _ => None,
+        })
+        .collect()
     }
 
     /// Bytes of private memory that are in the page file, at most.
