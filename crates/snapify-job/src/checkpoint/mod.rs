@@ -95,7 +95,9 @@ pub(crate) fn checkpoint(
         let mut frozen = Frozen::freeze(Pid(application.host)).map_err(process)?;
         frozen.set_outside(manner.outside);
         let image = frozen.describe(externals).map_err(process)?;
-        Ok::<_, JobError>((frozen, image, at))
+        let live = manner.is_live(application, image.private_bytes());
+        let standing = live::stand_or_go_on(frozen, live, link);
+        Ok::<_, JobError>((standing, image, at, at.elapsed().as_secs_f64()))
     };
     // What nobody but the engine has to do with is refused, if at all, before a directory is made for it. Looking at running
     // processes beforehand tells less: they come and go.
@@ -132,7 +134,7 @@ pub(crate) fn checkpoint(
         None => Captures::default(),
     };
 
-    let ((frozen, image, frozen_at), shared) = match early.take() {
+    let ((mut standing, image, frozen_at, mut frozen_seconds), shared) = match early.take() {
         Some(early) => early,
         None => {
             let shared = stdio::shared(application.host, true);
@@ -144,10 +146,6 @@ pub(crate) fn checkpoint(
             (freeze(&externals)?, shared)
         }
     };
-    let live = manner.is_live(application, image.private_bytes());
-    let mut standing = live::stand_or_go_on(frozen, live, link);
-    let mut frozen_seconds = frozen_at.elapsed().as_secs_f64();
-
     let member = staging.member(HOST)?;
     member.write_json(PROCESS_FILE, &image)?;
     link.tell(Event::Total(image.saved_bytes()));
