@@ -26,6 +26,8 @@ pub(crate) struct SavedMemory<'a> {
     /// Its space in the page file.
     pub(crate) space: SpaceId,
     pub(crate) ranges: &'a Ranges,
+    /// Whether it may have pages in common with another process since a fork.
+    pub(crate) forked: bool,
 }
 
 /// Writes private memory and objects to `out`, as they are now, or as they were kept in `held`.
@@ -257,6 +259,9 @@ struct Reader<'a> {
     pid: Pid,
     memory: File,
     lenient: &'a [(u64, u64)],
+    /// Whether process_vm_readv(2) may be used, which is faster than /proc/PID/mem. It pins pages, and of a page that
+    /// processes share since fork the kernel makes a copy for each first: the program would need more memory for being saved.
+    may_pin: bool,
 }
 
 impl<'a> Reader<'a> {
@@ -265,6 +270,7 @@ impl<'a> Reader<'a> {
             pid: memory.pid,
             memory: memory.proc.open_file("mem")?,
             lenient: &memory.ranges.lenient,
+            may_pin: !memory.forked,
         })
     }
 
@@ -282,7 +288,11 @@ impl<'a> Reader<'a> {
         while done < buf.len() {
             let end = buf.len().min(done + PIECE);
             let at = start + done as u64;
-            match vm::read(self.pid.0, at, &mut buf[done..end]) {
+            let read = match self.may_pin {
+                true => vm::read(self.pid.0, at, &mut buf[done..end]),
+                false => Ok(0),
+            };
+            match read {
                 Ok(n) if n > 0 => done += n,
                 Err(e) if e.raw_os_error() != Some(libc::EFAULT) => return Err(e),
                 // Memory that the process itself may not read: mostly all of the piece is.

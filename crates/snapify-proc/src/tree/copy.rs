@@ -248,6 +248,7 @@ impl Copies {
                 proc: &copy.proc,
                 space: copy.space,
                 ranges: &copy.ranges,
+                forked: true,
             })
             .collect();
         let result = memory::save(&memories, &self.objects, &self.held, out, name, progress);

@@ -189,6 +189,7 @@ impl Frozen {
                     proc: &process.proc,
                     space: *space,
                     ranges,
+                    forked: self.processes.len() > 1,
                 })
             })
             .collect()

@@ -11,7 +11,17 @@ use stage::{Stage, User};
 fn survives(program: &str) {
     for user in User::all() {
         let stage = Stage::of("trees", program, user);
-        stage.survives(|| stage.start());
+        let original = stage.start();
+        stage.save(original.pid(), "first", false);
+        original.go_on_and_be_fine();
+
+        let original = stage.start();
+        stage.save(original.pid(), "second", true);
+        original.expect_killed();
+        let restored = stage.restore("second");
+        stage.save(restored.pid(), "third", true);
+        restored.expect_killed();
+        stage.restore("third").go_on_and_be_fine();
     }
 }
 
@@ -42,12 +52,24 @@ fn remove_objects(stage: &Stage) {
     }
 }
 
+/// Memory that no other process has. A copy that the kernel makes of a page that is only read is clean.
+fn private_kilobytes(pid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let lines = text.lines().filter(|line| line.starts_with("Private_"));
+    let numbers = lines.map(|line| line.split_whitespace().nth(1).unwrap());
+    numbers.map(|number| number.parse::<u64>().unwrap()).sum()
+}
+
 #[test]
 fn memory() {
     for user in User::all() {
         let stage = Stage::of("trees", "memory", user);
         let original = stage.start();
+        let before = private_kilobytes(original.pid());
         stage.save(original.pid(), "first", false);
+        // What processes share since fork they still share: reading must not make copies.
+        let after = private_kilobytes(original.pid());
+        assert!(after < before + 1024, "{before} kB became {after} kB");
         original.go_on_and_be_fine();
 
         let original = stage.start();

@@ -14,7 +14,9 @@ struct board {
 };
 
 static struct board *board;
-static char *segment, *common, *object;
+static char *segment, *common, *object, *copied;
+
+#define COPIED (16L << 20)
 static int set, queue, id;
 
 static char *map(size_t bytes, int prot, int flags, int fd) {
@@ -32,6 +34,7 @@ static int take(int number, int by, int flags) {
 static int child(void (*prepare)(void), void (*look)(void)) {
     int pid = fork();
     if (pid != 0) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     prepare();
     __sync_fetch_and_add(&board->ready, 1);
     while (!board->go) usleep(1000);
@@ -49,10 +52,26 @@ static void first_prepares(void) {
     shmdt(segment);
     EQUAL(take(0, -2, SEM_UNDO), 0);
     object[0] = 'f';
+    for (long i = 0; i < COPIED; i += 100 * PAGE) copied[i] = '1';
+    // A process that has in common what its parent has in common with its own.
+    int grandchild = fork();
+    if (grandchild == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        copied[5 * PAGE] = '3';
+        __sync_fetch_and_add(&board->ready, 1);
+        while (!board->go) usleep(1000);
+        for (long i = 0; i < COPIED; i += PAGE) EQUAL(copied[i], i == 5 * PAGE ? '3' : i % (100 * PAGE) ? 'c' : '1');
+        __sync_fetch_and_add(&board->failed, failures);
+        __sync_fetch_and_add(&board->done, 1);
+        fflush(stdout);
+        _exit(0);
+    }
 }
 
 static void first_looks(void) {
     EQUAL(common[5 * PAGE], 'f');
+    for (long i = 0; i < COPIED; i += PAGE) EQUAL(copied[i], i % (100 * PAGE) ? 'c' : '1');
+    EQUAL(waitpid(-1, 0, 0) > 0, 1);
     common[6 * PAGE] = 'F';
     EQUAL(object[0], 'f');
     EQUAL(object[PAGE], 's');
@@ -70,6 +89,7 @@ static void second_prepares(void) {
 }
 
 static void second_looks(void) {
+    for (long i = 0; i < COPIED; i += PAGE) EQUAL(copied[i], 'c');
     EXPECT(segment[PAGE] == 'p' && segment[2 * PAGE] == 's');
     segment[3 * PAGE] = 'S';
     // Until the first has ended, whose end gives back what it took.
@@ -88,8 +108,8 @@ int main(void) {
     EQUAL(ftruncate(memory, 2 * PAGE), 0);
     object = map(2 * PAGE, RW, MAP_SHARED, memory);
     close(memory);
-    char *copied = map(1 << 20, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-    memset(copied, 'c', 1 << 20);
+    copied = map(COPIED, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    memset(copied, 'c', COPIED);
     id = shmget(IPC_PRIVATE, 4 * PAGE, 0600);
     segment = shmat(id, 0, 0);
     EXPECT(segment != (char *)-1);
@@ -104,7 +124,9 @@ int main(void) {
     fclose(ids);
 
     int first = child(first_prepares, first_looks), second = child(second_prepares, second_looks);
-    wait_for(&board->ready, 2);
+    wait_for(&board->ready, 3);
+    for (long i = 0; i < COPIED; i += 70 * PAGE) copied[i] = 'p';
+    memset(copied + 8 * PAGE, 0, 8 * PAGE);
     if (failures) return 1;
     pause_here();
 
@@ -114,12 +136,12 @@ int main(void) {
     EQUAL(status, 0);
     EQUAL(waitpid(second, &status, 0), second);
     EQUAL(status, 0);
-    EQUAL(board->done, 2);
+    EQUAL(board->done, 3);
     EQUAL(board->failed, 0);
     for (int i = 0; i < 16; i++) EQUAL(common[i * PAGE], i == 6 ? 'F' : 'a' + i);
     EXPECT(segment[2 * PAGE] == 's' && segment[3 * PAGE] == 'S');
     EXPECT(object[0] == 'f' && object[PAGE] == 's');
-    for (int i = 0; i < 1 << 20; i += PAGE) EQUAL(copied[i], 'c');
+    for (long i = 0; i < COPIED; i += PAGE) EQUAL(copied[i], i >= 8 * PAGE && i < 16 * PAGE ? 0 : i % (70 * PAGE) ? 'c' : 'p');
     struct shmid_ds about;
     EQUAL(shmctl(id, IPC_STAT, &about), 0);
     EXPECT(about.shm_nattch == 1 && (about.shm_perm.mode & SHM_DEST));
