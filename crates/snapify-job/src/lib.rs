@@ -19,6 +19,7 @@ mod events;
 mod identity;
 mod layout;
 mod link;
+mod measured;
 mod processes;
 mod protocol;
 mod registration;
@@ -34,6 +35,7 @@ pub use clients::{CheckpointOptions, applications, check, checkpoint};
 pub use error::JobError;
 pub use events::{Event, Observer, Phase};
 pub use layout::Layout;
+pub use measured::measurements;
 pub use protocol::{
     ApplicationStatus, CardStatus, CheckpointReport, MemberReport, OffloadProcessStatus,
 };

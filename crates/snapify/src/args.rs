@@ -32,6 +32,7 @@ pub enum Command {
     Ps(Ps),
     Inspect(Inspect),
     Verify(Verify),
+    Plan(crate::plan::PlanArgs),
     /// A card daemon: started by `run` and `restart`, never by hand.
     #[command(hide = true)]
     CardDaemon(CardDaemon),
@@ -211,7 +212,7 @@ pub struct CardDaemon {
 }
 
 /// Parses a size such as `4G`, `512M` or `65536` into bytes.
-fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is no size: give bytes, or a number with K, M, G or T");
     let upper = text.trim().to_ascii_uppercase();
     let upper = upper

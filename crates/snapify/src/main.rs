@@ -3,6 +3,7 @@
 
 mod args;
 mod exit;
+mod plan;
 mod progress;
 mod report;
 mod units;
@@ -102,6 +103,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             &snapify_store::verify(&verify.dir, verify.at, &())?,
             verify.json,
         ),
+        Command::Plan(arguments) => plan::execute(&arguments),
         Command::CardDaemon(card) => {
             let options = CardDaemonOptions {
                 index: card.index,

@@ -26,8 +26,9 @@ use live::Standing;
 use members::Captures;
 use pause::Pause;
 use snapify_fabric::Channel;
+use snapify_plan::Measurement;
 use snapify_proc::{External, Frozen, Outside, Pid};
-use snapify_store::{Chain, PageFileSummary, PointHeader, ProgramIdentity};
+use snapify_store::{Chain, PageFileSummary, ProgramIdentity};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -202,11 +203,28 @@ pub(crate) fn checkpoint(
     link.check()?;
     link.tell(Event::Phase(Phase::Committing));
     let committing = Instant::now();
-    let header = PointHeader {
-        created_unix_ms: now_unix_ms(),
-        details: serde_json::Value::Null,
-    };
-    let point = staging.commit(header)?;
+    let mut summaries = vec![&pages];
+    for process in processes {
+        if let Some((pages, store)) = captures.summary(process.id) {
+            summaries.extend([pages, store]);
+        }
+    }
+    let point = staging.commit(crate::measured::header(&Measurement {
+        saved_bytes: summaries
+            .iter()
+            .map(|pages| pages.pages_stored * snapify_store::PAGE_SIZE)
+            .sum(),
+        file_bytes: summaries.iter().map(|pages| pages.file_bytes).sum(),
+        codec: "none".into(),
+        incremental: false,
+        pause_seconds,
+        stop_seconds: if stop {
+            capture_seconds
+        } else {
+            frozen_seconds
+        },
+        capture_seconds,
+    }))?;
     let commit_seconds = committing.elapsed().as_secs_f64();
     if let Standing::Frozen(frozen) = standing.take() {
         captures.terminate();
@@ -262,11 +280,6 @@ fn report(
         store_bytes,
         in_flight,
     }
-}
-
-fn now_unix_ms() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Waits until `channel` has a message, but no longer than whoever asked is there and the host process lives.
