@@ -11,6 +11,7 @@ mod behaviour {
     mod live;
     mod openmp_features;
     mod plain_programs;
+    mod plan;
     mod process_trees;
     mod restart_elsewhere;
     mod stops_and_restarts;

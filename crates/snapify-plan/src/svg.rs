@@ -118,8 +118,8 @@ impl Axis {
             Scale::Linear => (value - self.low) / (self.high - self.low),
             Scale::Log => (value / self.low).log10() / (self.high / self.low).log10(),
         };
-        part.is_finite()
-            .then(|| self.from + part * (self.to - self.from))
+        let place = self.from + part * (self.to - self.from);
+        place.is_finite().then_some(place)
     }
 
     fn ticks(&self) -> Vec<f64> {

@@ -218,7 +218,8 @@ pub(crate) fn checkpoint(
         codec: "none".into(),
         incremental: false,
         pause_seconds,
-        stop_seconds: if stop {
+        // Offload processes stand still until the last of them is saved.
+        stop_seconds: if stop || paused.is_some() {
             capture_seconds
         } else {
             frozen_seconds
