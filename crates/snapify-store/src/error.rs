@@ -1,6 +1,6 @@
 //! What can go wrong with a snapshot directory or a page file.
 
-use crate::SpaceId;
+use crate::{PageFileId, SpaceId};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -118,6 +118,33 @@ pub enum StoreError {
         found: String,
         /// What is known here ("versions up to 1").
         known: String,
+    },
+    /// An incremental page file was to be read without one that it builds on.
+    #[error("{} is incremental, and the page file {parent} that it builds on is not at hand", path.display())]
+    Incomplete {
+        /// The file.
+        path: PathBuf,
+        /// The one that is missing.
+        parent: PageFileId,
+    },
+    /// A point cannot be used, or one that it builds on.
+    #[error("snapshot {point} in {} cannot be used{}; {}", dir.display(),
+            if link == point { String::new() } else { format!(", for it builds on {link}, which cannot") },
+            match whole {
+                Some(whole) => format!("the newest one that is whole is {whole} (restart --at {whole})"),
+                None => "none in it is whole".into(),
+            })]
+    Broken {
+        /// The chain's directory.
+        dir: PathBuf,
+        /// Number of the point that was asked for.
+        point: u32,
+        /// Number of the point that is not as it should be.
+        link: u32,
+        /// The newest point that is whole, as far as that shows without reading pages.
+        whole: Option<u32>,
+        /// What is wrong with it.
+        source: Box<StoreError>,
     },
     /// A file that the manifest lists is not there.
     #[error("{} is missing", path.display())]
@@ -251,6 +278,7 @@ impl StoreError {
     /// The file it is about, and the offset in it, as far as there is one.
     pub(crate) fn place(&self) -> (Option<&Path>, Option<u64>) {
         match self {
+            Self::Broken { source, .. } => source.place(),
             Self::IoAt { path, offset, .. }
             | Self::Sink { path, offset, .. }
             | Self::Damaged { path, offset, .. } => (Some(path), Some(*offset)),
@@ -260,6 +288,7 @@ impl StoreError {
             | Self::Source { path, .. }
             | Self::Range { path, .. }
             | Self::Newer { path, .. }
+            | Self::Incomplete { path, .. }
             | Self::Missing { path }
             | Self::Unrecorded { path }
             | Self::Json { path, .. }

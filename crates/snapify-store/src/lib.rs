@@ -3,10 +3,11 @@
 //! The crate knows nothing of processes. Memory enters through a [`PageSource`] and leaves through a
 //! [`PageSink`]; everything else is files. The layers, from the bottom:
 //!
-//! - [`write_pages`] and [`PageFile`]: one *page file* holds the pages of any number of address spaces and
-//!   memory objects, in checksummed blocks with an index at the end.
+//! - [`PageWrite`] and [`PageFile`]: one *page file* holds the pages of any number of address spaces and
+//!   memory objects, in checksummed blocks with an index at the end; an incremental one only those that have
+//!   changed since another was written.
 //! - [`Chain`] and [`Staging`]: a directory of numbered *points*; a point is staged, and becomes visible by
-//!   one rename once everything in it is on stable storage.
+//!   one rename once everything in it is on stable storage. It is full or builds on an earlier one.
 //! - [`Snapshot`]: one committed point, opened for reading.
 //! - [`verify`] and [`inspect`]: reading everything, and reading only what describes it.
 //!
@@ -31,8 +32,8 @@ pub use chain::staging::{MemberDir, Point, Staging};
 pub use chain::verify::{PointVerdict, Problem, VerifyReport, verify};
 pub use chain::{Chain, ProgramIdentity};
 pub use error::StoreError;
-pub use format::index::{Block, Run};
-pub use format::summary::PageFileSummary;
+pub use format::index::{Block, Run, RunKind};
+pub use format::summary::{PageFileId, PageFileSummary};
 pub use read::PageFile;
 pub use types::{PAGE_SIZE, PageRange, PageSink, PageSource, Progress, SpaceId};
-pub use write::write_pages;
+pub use write::{PageWrite, write_pages};

@@ -197,7 +197,7 @@ fn a_newer_manifest_is_refused_in_words() {
     let memory = small_chain(dir.path());
     let path = dir.path().join("000001/manifest.json");
     let text = fs::read_to_string(&path).unwrap();
-    let text = text.replacen("\"version\": 1", "\"version\": 2", 1);
+    let text = text.replacen("\"version\": 1", "\"version\": 3", 1);
     let (body, _) = text.rsplit_once("\n  \"checksum\"").unwrap();
     let checksum = xxhash_rust::xxh3::xxh3_64(body.as_bytes());
     fs::write(

@@ -4,8 +4,8 @@ mod support;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use snapify_store::{
-    PageFile, PageFileSummary, PageRange, PageSink, PageSource, Progress, SpaceId, StoreError,
-    write_pages,
+    PageFile, PageFileSummary, PageRange, PageSink, PageSource, Progress, RunKind, SpaceId,
+    StoreError, write_pages,
 };
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -384,7 +384,7 @@ fn a_damaged_block_is_named_and_reaches_no_sink() {
     let spoilt: Vec<u64> = pages
         .runs()
         .iter()
-        .filter(|r| r.block == 2)
+        .filter(|r| matches!(r.kind, RunKind::Data { block: 2, .. }))
         .map(|r| r.start)
         .collect();
     let filled = filled.0.lock().unwrap();

@@ -150,7 +150,13 @@ pub fn inspect(report: &InspectReport, as_json: bool) -> Result<ExitCode> {
             .header
             .as_ref()
             .map_or_else(String::new, |header| age(header.created_unix_ms));
-        println!("  snapshot {}: {}{age}", point.number, bytes(point.bytes));
+        let kind =
+            (point.parent).map_or_else(String::new, |parent| format!(", builds on {parent}"));
+        println!(
+            "  snapshot {}: {}{kind}{age}",
+            point.number,
+            bytes(point.bytes)
+        );
         if let Some(problem) = &point.problem {
             println!("    cannot be read: {problem}");
         }
@@ -208,6 +214,9 @@ pub fn verify(report: &VerifyReport, as_json: bool) -> Result<ExitCode> {
             problem.path.display(),
             problem.what
         );
+    }
+    if let (false, Some(sound)) = (report.is_sound(), report.newest_sound) {
+        eprintln!("snapify: the newest sound snapshot is {sound} (restart --at {sound})");
     }
     Ok(if report.is_sound() {
         ExitCode::SUCCESS

@@ -119,10 +119,7 @@ fn fill_store(
     memory: u64,
 ) -> Result<(), String> {
     let pages = PageFile::open(saved, STORE_FILE.into()).map_err(|error| error.to_string())?;
-    let stored = pages
-        .summary()
-        .pages_stored
-        .saturating_mul(snapify_store::PAGE_SIZE);
+    let stored = pages.pages().saturating_mul(snapify_store::PAGE_SIZE);
     if stored > memory {
         return Err(format!(
             "the local store takes {stored} bytes and the card has {memory}"

@@ -31,6 +31,8 @@ pub struct PointReport {
     pub path: PathBuf,
     /// Whether it stands alone; unknown if the manifest cannot be read.
     pub kind: Option<PointKind>,
+    /// The number of the point that it builds on.
+    pub parent: Option<u32>,
     /// What its writer said about it.
     pub header: Option<PointHeader>,
     /// Its members.
@@ -92,6 +94,7 @@ fn point(dir: &Path, number: u32) -> PointReport {
                 number,
                 path,
                 kind: Some(manifest.kind),
+                parent: manifest.parent,
                 bytes: own_bytes + members.iter().map(|member| member.bytes).sum::<u64>(),
                 members,
                 header: Some(manifest.header),
@@ -102,6 +105,7 @@ fn point(dir: &Path, number: u32) -> PointReport {
             number,
             path,
             kind: None,
+            parent: None,
             header: None,
             members: Vec::new(),
             bytes: 0,

@@ -11,7 +11,9 @@ use std::path::Path;
 pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 
 const FORMAT: &str = "snapify-snapshot";
-const VERSION: u32 = 1;
+
+/// The newest version that is read. A full point is written as version 1, which knows no other.
+const VERSION: u32 = 2;
 
 /// What the writer of a point says about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +30,8 @@ pub struct PointHeader {
 pub enum PointKind {
     /// It does: nothing else is needed to restart from it.
     Full,
+    /// It does not: its page files hold what has changed since another point, which is needed as well.
+    Incremental,
 }
 
 /// A point, as its manifest describes it.
@@ -87,13 +91,23 @@ pub enum FileKind {
 }
 
 impl Manifest {
-    pub(crate) fn new(point: u32, header: PointHeader, members: Vec<MemberEntry>) -> Self {
+    /// Of a point that builds on `parent`, if it does.
+    pub(crate) fn new(
+        point: u32,
+        parent: Option<u32>,
+        header: PointHeader,
+        members: Vec<MemberEntry>,
+    ) -> Self {
+        let (version, kind) = match parent {
+            None => (1, PointKind::Full),
+            Some(_) => (2, PointKind::Incremental),
+        };
         Self {
             format: FORMAT.into(),
-            version: VERSION,
+            version,
             point,
-            kind: PointKind::Full,
-            parent: None,
+            kind,
+            parent,
             header,
             members,
         }
@@ -113,8 +127,19 @@ impl Manifest {
         if manifest.point != number {
             return damaged(format!("it belongs to point {}", manifest.point));
         }
-        if manifest.parent.is_some() {
-            return damaged("a full point that builds on another".into());
+        match (manifest.kind, manifest.parent) {
+            (PointKind::Full, None) => {}
+            (PointKind::Full, Some(_)) => {
+                return damaged("a full point that builds on another".into());
+            }
+            // Points build on earlier ones only: so no chain goes round in circles.
+            (PointKind::Incremental, Some(parent)) if (1..number).contains(&parent) => {}
+            (PointKind::Incremental, parent) => {
+                return damaged(format!(
+                    "an incremental point that builds on {}",
+                    parent.map_or("none".into(), |parent| format!("point {parent}"))
+                ));
+            }
         }
         let mut members = HashSet::new();
         for member in &manifest.members {
@@ -125,6 +150,11 @@ impl Manifest {
             for file in &member.files {
                 if !is_plain_name(&file.name) || !files.insert(&file.name) {
                     return damaged(format!("the file name {:?} cannot be", file.name));
+                }
+                if manifest.parent.is_none()
+                    && file.pages.is_some_and(|pages| pages.parent.is_some())
+                {
+                    return damaged(format!("{:?} builds on a file of no point", file.name));
                 }
                 let consistent = match (file.kind, &file.pages) {
                     (FileKind::Pages, Some(pages)) => {
@@ -139,5 +169,11 @@ impl Manifest {
             }
         }
         Ok((manifest, text.len() as u64))
+    }
+
+    /// The entry of the file `name` of `member`.
+    pub(crate) fn file(&self, member: &str, name: &str) -> Option<&FileEntry> {
+        let member = self.members.iter().find(|m| m.name == member)?;
+        member.files.iter().find(|file| file.name == name)
     }
 }

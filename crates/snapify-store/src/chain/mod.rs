@@ -11,6 +11,7 @@
 
 pub(crate) mod files;
 pub(crate) mod inspect;
+pub(crate) mod links;
 pub(crate) mod lock;
 pub(crate) mod manifest;
 pub(crate) mod sealed;
@@ -19,6 +20,7 @@ pub(crate) mod staging;
 pub(crate) mod verify;
 
 use crate::StoreError;
+use links::{Links, MOST_PARENTS};
 use lock::ChainLock;
 use serde::{Deserialize, Serialize};
 use staging::Staging;
@@ -81,17 +83,63 @@ impl Chain {
         &self.dir
     }
 
-    /// Begins the next point. What writers that died have left behind is removed.
+    /// Begins the next point, a full one. What writers that died have left behind is removed.
     ///
     /// # Errors
     /// [`StoreError::Busy`] while another point is being written; as [`Chain::open_or_create`] if the
     /// directory has changed since; [`StoreError::Io`] if nothing can be created there.
     pub fn begin(&self) -> Result<Staging, StoreError> {
+        let lock = self.lock()?;
+        Staging::new(self.dir.clone(), self.program.clone(), lock, None)
+    }
+
+    /// Begins the next point, an incremental one on point `on`, or on the newest: the one since which the writer
+    /// knows what has changed.
+    ///
+    /// The point is begun as a full one ([`Staging::parent`] is `None`) if there is nothing yet that it could build on,
+    /// or if that builds on so many others that a full point is due.
+    ///
+    /// # Errors
+    /// As [`Chain::begin`]; [`StoreError::NoPoint`] if there is no point `on`; and as
+    /// [`Snapshot::open`](crate::Snapshot::open) if that point cannot be used. A full point can be begun all the
+    /// same.
+    pub fn begin_incremental(&self, on: Option<u32>) -> Result<Staging, StoreError> {
+        let lock = self.lock()?;
+        match self.parent(on) {
+            Ok(parent) => Staging::new(self.dir.clone(), self.program.clone(), lock, parent),
+            Err(error) => {
+                lock.abandon();
+                Err(error)
+            }
+        }
+    }
+
+    /// What a point is to build on: point `on`, or the newest, if it can.
+    fn parent(&self, on: Option<u32>) -> Result<Option<Links>, StoreError> {
+        let points = Contents::of(&self.dir)?.points;
+        let number = match on {
+            Some(on) if !points.contains(&on) => {
+                return Err(StoreError::NoPoint {
+                    dir: self.dir.clone(),
+                    at: on,
+                    have: snapshot::join(&points),
+                });
+            }
+            Some(on) => Some(on),
+            None => points.last().copied(),
+        };
+        let links = number
+            .map(|number| Links::read(&self.dir, number))
+            .transpose()?;
+        Ok(links.filter(|links| links.numbers().count() <= MOST_PARENTS))
+    }
+
+    fn lock(&self) -> Result<ChainLock, StoreError> {
         let created = files::create_dirs(&self.dir)?;
         let lock = ChainLock::acquire(&self.dir, created)?;
         self.check()?;
         remove_stale(&self.dir)?;
-        Staging::new(self.dir.clone(), self.program.clone(), lock)
+        Ok(lock)
     }
 
     /// Whether the directory may take points of this program, as it is now.

@@ -1,9 +1,10 @@
 //! A committed point, open for reading.
 
 use super::files;
+use super::links::Links;
 use super::manifest::{FileEntry, FileKind, Manifest, MemberEntry};
-use super::staging::{check_length, check_pages};
-use super::{Contents, ProgramIdentity, point_name, read_program};
+use super::staging::check_length;
+use super::{Contents, ProgramIdentity, read_program};
 use crate::checksum::xxh3_64;
 use crate::{PageFile, StoreError};
 use serde::de::DeserializeOwned;
@@ -12,12 +13,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// A committed point, open for reading. Opening it has verified its manifest, and that every file is there in
-/// its full length; contents are verified as they are read.
+/// its full length, in those points too that it builds on; contents are verified as they are read.
 #[derive(Debug)]
 pub struct Snapshot {
     program: ProgramIdentity,
-    folder: PathBuf,
-    manifest: Manifest,
+    links: Links,
 }
 
 impl Snapshot {
@@ -25,8 +25,9 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`StoreError::NoSnapshot`], [`StoreError::NotAChain`] and [`StoreError::NoPoint`] if there is no such
-    /// thing; [`StoreError::Damaged`], [`StoreError::Missing`] and [`StoreError::Newer`] if it cannot be used;
-    /// [`StoreError::Io`].
+    /// thing; [`StoreError::Damaged`], [`StoreError::Missing`] and [`StoreError::Newer`] if it cannot be used, within a
+    /// [`StoreError::Broken`] if there is another point that can, or if it is one that this one builds on that
+    /// cannot; [`StoreError::Io`].
     pub fn open(dir: &Path, at: Option<u32>) -> Result<Self, StoreError> {
         let (program, points) = chain_in(dir)?;
         let number = match at {
@@ -42,19 +43,10 @@ impl Snapshot {
                 dir: dir.to_owned(),
             })?,
         };
-        let folder = dir.join(point_name(number));
-        let (manifest, _) = Manifest::read(&folder, number)?;
-        let snapshot = Self {
+        Ok(Self {
             program,
-            folder,
-            manifest,
-        };
-        for member in snapshot.members() {
-            for entry in &member.entry.files {
-                member.open(entry)?;
-            }
-        }
-        Ok(snapshot)
+            links: Links::read(dir, number)?,
+        })
     }
 
     /// The program that it is a snapshot of.
@@ -66,25 +58,32 @@ impl Snapshot {
     /// Its number in the chain.
     #[must_use]
     pub fn number(&self) -> u32 {
-        self.manifest.point
+        self.links.number()
     }
 
     /// Its folder.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.folder
+        &self.links.newest().folder
+    }
+
+    /// Its number and those of the points that it builds on, from the newest to a full one.
+    #[must_use]
+    pub fn chain(&self) -> Vec<u32> {
+        self.links.numbers().collect()
     }
 
     /// What it consists of.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
-        &self.manifest
+        &self.links.newest().manifest
     }
 
     /// Its members, in the order in which they joined.
     pub fn members(&self) -> impl Iterator<Item = Member<'_>> {
-        self.manifest.members.iter().map(|entry| Member {
-            folder: self.folder.join(&entry.name),
+        self.manifest().members.iter().map(|entry| Member {
+            folder: self.path().join(&entry.name),
+            links: &self.links,
             entry,
         })
     }
@@ -97,16 +96,17 @@ impl Snapshot {
         self.members()
             .find(|member| member.name() == name)
             .ok_or_else(|| StoreError::NoMember {
-                point: self.folder.clone(),
+                point: self.path().to_owned(),
                 name: name.into(),
             })
     }
 }
 
 /// One member of a committed point.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Member<'a> {
     folder: PathBuf,
+    links: &'a Links,
     entry: &'a MemberEntry,
 }
 
@@ -158,17 +158,13 @@ impl Member<'_> {
         Ok(text)
     }
 
-    /// Opens the page file `name`, which must be the very one that the manifest speaks of.
+    /// Opens the page file `name`, which must be the very one that the manifest speaks of, with those that it
+    /// builds on.
     ///
     /// # Errors
-    /// [`StoreError::Missing`], and those of [`PageFile::open`].
+    /// [`StoreError::Missing`], and those of [`PageFile::open`]; [`StoreError::Broken`] as for [`Snapshot::open`].
     pub fn pages(&self, name: &str) -> Result<PageFile, StoreError> {
-        let entry = self.find(name, |kind| kind == FileKind::Pages)?;
-        let path = self.folder.join(name);
-        match entry.pages {
-            Some(summary) => check_pages(self.open(entry)?, &path, summary),
-            None => Err(StoreError::Missing { path }),
-        }
+        self.links.pages(&self.entry.name, name)
     }
 
     fn find(&self, name: &str, fits: impl Fn(FileKind) -> bool) -> Result<&FileEntry, StoreError> {

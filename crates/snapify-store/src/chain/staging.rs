@@ -1,6 +1,7 @@
 //! A point while it is written, and the moment in which it comes into being.
 
 use super::files;
+use super::links::Links;
 use super::lock::ChainLock;
 use super::manifest::{FileEntry, FileKind, MANIFEST_FILE, Manifest, MemberEntry, PointHeader};
 use super::{Contents, ProgramIdentity, STAGING_PREFIX, point_name, read_program, write_program};
@@ -31,6 +32,8 @@ pub struct Staging {
     folder: PathBuf,
     program: ProgramIdentity,
     members: Arc<Members>,
+    /// The point that this one builds on.
+    parent: Option<Arc<Links>>,
     /// Held until the point is committed, or nothing is left of it.
     lock: Option<ChainLock>,
     committed: bool,
@@ -67,6 +70,7 @@ impl Staging {
         dir: PathBuf,
         program: ProgramIdentity,
         lock: ChainLock,
+        parent: Option<Links>,
     ) -> Result<Self, StoreError> {
         // The lock keeps other writers out, and what dead ones left is gone: the name is free.
         let folder = dir.join(format!("{STAGING_PREFIX}{}", std::process::id()));
@@ -79,10 +83,17 @@ impl Staging {
             folder,
             program,
             members: Arc::default(),
+            parent: parent.map(Arc::new),
             lock: Some(lock),
             committed: false,
             owner: std::process::id(),
         })
+    }
+
+    /// The number of the point that this one builds on; `None` for a full one.
+    #[must_use]
+    pub fn parent(&self) -> Option<u32> {
+        self.parent.as_ref().map(|links| links.number())
     }
 
     /// Adds the member `name`.
@@ -103,6 +114,7 @@ impl Staging {
             name: name.into(),
             folder,
             members: Arc::clone(&self.members),
+            parent: self.parent.clone(),
         })
     }
 
@@ -114,10 +126,11 @@ impl Staging {
     ///
     /// # Errors
     /// [`StoreError::Unrecorded`] for a file that was created and never recorded, [`StoreError::Damaged`] for
-    /// one that is not what was recorded, [`StoreError::DiskFull`], [`StoreError::Io`]. Nothing remains of
+    /// one that is not what was recorded or builds on another than the parent's file of its name, [`StoreError::DiskFull`], [`StoreError::Io`]. Nothing remains of
     /// the point then.
     pub fn commit(mut self, header: PointHeader) -> Result<Point, StoreError> {
         let members = self.complete()?;
+        let parent = self.check_parents(&members)?;
         for member in &members {
             let folder = self.folder.join(&member.name);
             for entry in &member.files {
@@ -134,7 +147,7 @@ impl Staging {
         let last = Contents::of(&self.dir)?.points.last().copied().unwrap_or(0);
         let number = last + 1;
         let point = self.dir.join(point_name(number));
-        let manifest = Manifest::new(number, header, members);
+        let manifest = Manifest::new(number, parent, header, members);
         let text = manifest.text(&point.join(MANIFEST_FILE))?;
         files::write_new(&self.folder.join(MANIFEST_FILE), &text)?;
         files::sync_dir(&self.folder)?;
@@ -168,6 +181,30 @@ impl Staging {
             path: point,
             bytes,
         })
+    }
+
+    /// The number of the point that page files of this one build on, if any does. Each has to build on the file of
+    /// its own name there.
+    fn check_parents(&self, members: &[MemberEntry]) -> Result<Option<u32>, StoreError> {
+        let mut used = None;
+        for member in members {
+            for entry in &member.files {
+                let Some(id) = entry.pages.and_then(|pages| pages.parent) else {
+                    continue;
+                };
+                let links = self.parent.as_ref().filter(|links| {
+                    let below = links.newest().manifest.file(&member.name, &entry.name);
+                    below.is_some_and(|below| below.pages.is_some_and(|pages| pages.is(id)))
+                });
+                let Some(links) = links else {
+                    let path = self.folder.join(&member.name).join(&entry.name);
+                    let what = "it builds on another page file than its parent point has";
+                    return Err(StoreError::damaged(&path, 24, what));
+                };
+                used = Some(links.number());
+            }
+        }
+        Ok(used)
     }
 
     /// The entries of all files, if all are complete.
@@ -226,6 +263,7 @@ pub struct MemberDir {
     name: String,
     folder: PathBuf,
     members: Arc<Members>,
+    parent: Option<Arc<Links>>,
 }
 
 impl MemberDir {
@@ -233,6 +271,25 @@ impl MemberDir {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The page file `name` of the same member in the point that this one builds on, with those that it builds on
+    /// in turn: what an incremental page file of that name is written on ([`PageWrite::changes`]). `None` if this is a
+    /// full point, or the other one has no such file: then only a full page file will do.
+    ///
+    /// [`PageWrite::changes`]: crate::PageWrite::changes
+    ///
+    /// # Errors
+    /// As [`Member::pages`](crate::Member::pages).
+    pub fn parent_pages(&self, name: &str) -> Result<Option<PageFile>, StoreError> {
+        let Some(links) = &self.parent else {
+            return Ok(None);
+        };
+        let entry = links.newest().manifest.file(&self.name, name);
+        match entry.filter(|entry| entry.pages.is_some()) {
+            Some(_) => links.pages(&self.name, name).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Where the file `name` of the member is for now, for messages.

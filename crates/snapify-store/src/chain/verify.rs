@@ -1,6 +1,7 @@
 //! Reading everything there is, and telling all that is wrong with it.
 
 use super::files;
+use super::links::Links;
 use super::manifest::{FileEntry, FileKind, MANIFEST_FILE, Manifest, MemberEntry};
 use super::snapshot::chain_in;
 use super::staging::{check_length, check_pages, digest};
@@ -18,6 +19,8 @@ pub struct VerifyReport {
     pub points: Vec<PointVerdict>,
     /// Everything that is wrong, in all of them.
     pub problems: Vec<Problem>,
+    /// The newest point among them with which nothing is wrong.
+    pub newest_sound: Option<u32>,
 }
 
 /// What came out of verifying one point.
@@ -29,7 +32,9 @@ pub struct PointVerdict {
     pub members: usize,
     /// Bytes that its files should have.
     pub bytes: u64,
-    /// Whether nothing is wrong with it.
+    /// The number of the point that it builds on.
+    pub parent: Option<u32>,
+    /// Whether nothing is wrong with it, nor with any that it builds on.
     pub sound: bool,
 }
 
@@ -54,8 +59,8 @@ impl VerifyReport {
     }
 }
 
-/// Reads every byte of point `at` of the chain in `dir`, or of all its points, and compares it with its
-/// checksums. Goes on after finding something wrong, so that the report tells all of it.
+/// Reads every byte of point `at` of the chain in `dir` and of those that it builds on, or of all points, and
+/// compares it with its checksums. Goes on after finding something wrong, so that the report tells all of it.
 ///
 /// # Errors
 /// [`StoreError::NoSnapshot`], [`StoreError::NotAChain`] and [`StoreError::NoPoint`] if there is nothing to
@@ -69,6 +74,7 @@ pub fn verify(
         dir: dir.to_owned(),
         points: Vec::new(),
         problems: Vec::new(),
+        newest_sound: None,
     };
     let contents = Contents::of(dir)?;
     match chain_in(dir) {
@@ -97,13 +103,35 @@ pub fn verify(
                 have: super::snapshot::join(&contents.points),
             });
         }
-        Some(at) => vec![at],
+        Some(at) => chain_of(dir, at),
         None => contents.points,
     };
     for number in numbers {
         verify_point(&mut report, dir, number, progress)?;
     }
+    let sound = report.points.iter().rev().find(|point| point.sound);
+    report.newest_sound = sound.map(|point| point.number);
     Ok(report)
+}
+
+/// Point `number` and those that it builds on, as far as they are known, in ascending order.
+fn chain_of(dir: &Path, number: u32) -> Vec<u32> {
+    let mut numbers = vec![number];
+    let mut at = number;
+    // Numbers decrease, or the manifest is damaged.
+    while let Ok((
+        Manifest {
+            parent: Some(parent),
+            ..
+        },
+        _,
+    )) = Manifest::read(&dir.join(point_name(at)), at)
+    {
+        numbers.push(parent);
+        at = parent;
+    }
+    numbers.reverse();
+    numbers
 }
 
 fn verify_point(
@@ -118,6 +146,7 @@ fn verify_point(
         number,
         members: 0,
         bytes: 0,
+        parent: None,
         sound: false,
     };
     match Manifest::read(&folder, number) {
@@ -125,6 +154,10 @@ fn verify_point(
         Ok((manifest, bytes)) => {
             verdict.members = manifest.members.len();
             verdict.bytes = bytes;
+            verdict.parent = manifest.parent;
+            if let Some(parent) = manifest.parent {
+                verify_link(report, dir, number, parent);
+            }
             strangers(report, number, &folder, |name, is_dir| {
                 (name == MANIFEST_FILE && !is_dir)
                     || (is_dir && manifest.members.iter().any(|m| m.name == name))
@@ -138,6 +171,26 @@ fn verify_point(
     verdict.sound = report.problems.len() == before;
     report.points.push(verdict);
     Ok(())
+}
+
+/// Sees to it that what point `number` builds on, point `parent`, is sound and the right one. Points are verified in
+/// ascending order, so `parent` has been looked at.
+fn verify_link(report: &mut VerifyReport, dir: &Path, number: u32, parent: u32) {
+    let known = report.points.iter().find(|point| point.number == parent);
+    if known.is_some_and(|point| point.sound) {
+        match Links::try_read(dir, number) {
+            // Its own files are looked at one by one, and faults of others noted with these.
+            Err((link, error)) if link != number => report.note(Some(number), &error),
+            _ => {}
+        }
+        return;
+    }
+    report.problems.push(Problem {
+        point: Some(number),
+        path: dir.join(point_name(parent)),
+        offset: None,
+        what: format!("point {number} builds on point {parent}, which is damaged or missing"),
+    });
 }
 
 fn verify_member(

@@ -10,11 +10,15 @@ use std::path::Path;
 /// Bytes of a block's entry, and of a run's.
 pub(crate) const ENTRY: usize = 32;
 
-/// The block's bytes are stored as they are.
+/// Bytes of the hash of a page.
+pub(crate) const HASH: usize = 16;
+
+/// Number of the codec of blocks that are stored as they are.
 const CODEC_NONE: u32 = 0;
 
-/// The run's pages are in the block it names.
 const RUN_DATA: u32 = 0;
+const RUN_ZERO: u32 = 1;
+const RUN_GONE: u32 = 2;
 
 /// A piece of a page file that is read, verified and decoded as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +33,23 @@ pub struct Block {
     pub checksum: u64,
 }
 
-/// Pages that follow each other both in their space and in a block.
+/// What a run says of its pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunKind {
+    /// They are stored: they follow each other in a block as well.
+    Data {
+        /// The block that holds them.
+        block: u32,
+        /// The first one's place in the decoded block, in pages.
+        first_page: u32,
+    },
+    /// They are zero now, whatever the file that this one builds on has of them.
+    Zero,
+    /// They do not exist any more, or are not saved any more.
+    Gone,
+}
+
+/// Pages that follow each other in their space, and of which the same is to be said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The space the pages belong to.
@@ -38,10 +58,8 @@ pub struct Run {
     pub start: u64,
     /// Number of pages.
     pub pages: u32,
-    /// The block that holds them.
-    pub block: u32,
-    /// The first one's place in the decoded block, in pages.
-    pub first_page: u32,
+    /// What is said of them.
+    pub kind: RunKind,
 }
 
 impl Run {
@@ -51,18 +69,43 @@ impl Run {
         u64::from(self.pages) * PAGE_SIZE
     }
 
-    /// The run's place in the decoded block, in bytes.
-    pub(crate) fn within_block(&self) -> std::ops::Range<usize> {
-        let begin = self.first_page as usize * PAGE_SIZE as usize;
-        begin..begin + self.pages as usize * PAGE_SIZE as usize
+    /// What follows the last page. No run reaches beyond the end of memory.
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.bytes()
+    }
+
+    /// The block that holds the pages, and the first one's place in it, if they are stored.
+    pub(crate) fn place(&self) -> Option<(u32, u32)> {
+        match self.kind {
+            RunKind::Data { block, first_page } => Some((block, first_page)),
+            RunKind::Zero | RunKind::Gone => None,
+        }
+    }
+
+    /// The pages of the run from `start` to before `end`, which lie in it.
+    pub(crate) fn part(&self, start: u64, end: u64) -> Self {
+        let skip = ((start - self.start) / PAGE_SIZE) as u32;
+        Self {
+            start,
+            pages: ((end - start) / PAGE_SIZE) as u32,
+            kind: match self.kind {
+                RunKind::Data { block, first_page } => RunKind::Data {
+                    block,
+                    first_page: first_page + skip,
+                },
+                other => other,
+            },
+            ..*self
+        }
     }
 }
 
 /// Bytes from the beginning of the index to the end of the file. `None` if no file can be so long.
-pub(crate) fn region_bytes(blocks: u64, runs: u64) -> Option<u64> {
+pub(crate) fn region_bytes(blocks: u64, runs: u64, hashes: u64) -> Option<u64> {
     blocks
         .checked_add(runs)?
         .checked_mul(ENTRY as u64)?
+        .checked_add(hashes.checked_mul(HASH as u64)?)?
         .checked_add(trailer::BYTES as u64)?
         .checked_next_multiple_of(PAGE_SIZE)
 }
@@ -83,14 +126,19 @@ impl Block {
 
 impl Run {
     pub(crate) fn encode(&self) -> [u8; ENTRY] {
+        let (kind, block, first_page) = match self.kind {
+            RunKind::Data { block, first_page } => (RUN_DATA, block, first_page),
+            RunKind::Zero => (RUN_ZERO, 0, 0),
+            RunKind::Gone => (RUN_GONE, 0, 0),
+        };
         let mut entry = [0; ENTRY];
         Fields::new(&mut entry)
             .u64(self.start)
             .u32(self.space.0)
             .u32(self.pages)
-            .u32(self.block)
-            .u32(self.first_page)
-            .u32(RUN_DATA)
+            .u32(block)
+            .u32(first_page)
+            .u32(kind)
             .u32(0);
         entry
     }
@@ -99,7 +147,8 @@ impl Run {
 /// Takes the entries of an index one by one, in the order of the file, and holds only what is sound.
 ///
 /// Blocks must follow each other without a gap from the header to the index, and every page of every block
-/// must belong to exactly one run; so no byte of the file is unaccounted for. Runs ascend and do not overlap.
+/// must belong to a run (in version 1 to exactly one); so no byte of the file is unaccounted for. Runs ascend and
+/// do not overlap.
 pub(crate) struct Decoder<'a> {
     path: &'a Path,
     header: Header,
@@ -174,22 +223,30 @@ impl<'a> Decoder<'a> {
 
     fn run(&mut self, entry: &[u8; ENTRY], offset: u64) -> Result<(), StoreError> {
         let damaged = |what: &str| Err(StoreError::damaged(self.path, offset, what));
+        let (block, first_page) = (u32_at(entry, 16), u32_at(entry, 20));
+        let number = u32_at(entry, 24);
+        let kind = match (number, self.header.parent) {
+            (RUN_DATA, _) => RunKind::Data { block, first_page },
+            (RUN_ZERO, Some(_)) => RunKind::Zero,
+            (RUN_GONE, Some(_)) => RunKind::Gone,
+            (RUN_ZERO | RUN_GONE, None) if self.header.version > 1 => {
+                return damaged("a run without data in a file that builds on no other");
+            }
+            _ => {
+                return Err(StoreError::Newer {
+                    path: self.path.to_owned(),
+                    found: format!("runs of kind {number}"),
+                    known: "runs of data, of zeros and of nothing".into(),
+                });
+            }
+        };
         let run = Run {
             start: u64_at(entry, 0),
             space: SpaceId(u32_at(entry, 8)),
             pages: u32_at(entry, 12),
-            block: u32_at(entry, 16),
-            first_page: u32_at(entry, 20),
+            kind,
         };
-        let kind = u32_at(entry, 24);
-        if kind != RUN_DATA {
-            return Err(StoreError::Newer {
-                path: self.path.to_owned(),
-                found: format!("runs of kind {kind}"),
-                known: "runs of data".into(),
-            });
-        }
-        if u32_at(entry, 28) != 0 {
+        if u32_at(entry, 28) != 0 || (run.place().is_none() && (block, first_page) != (0, 0)) {
             return damaged("reserved bytes of a run are in use");
         }
         if run.pages == 0 || !run.start.is_multiple_of(PAGE_SIZE) {
@@ -198,15 +255,17 @@ impl<'a> Decoder<'a> {
         if run.start.checked_add(run.bytes()).is_none() {
             return damaged("a run beyond the end of memory");
         }
-        let fits = self.blocks.get(run.block as usize).is_some_and(|block| {
-            let pages = u64::from(block.raw_bytes) / PAGE_SIZE;
-            u64::from(run.first_page) + u64::from(run.pages) <= pages
+        let fits = run.place().is_none_or(|(block, first_page)| {
+            self.blocks.get(block as usize).is_some_and(|block| {
+                let pages = u64::from(block.raw_bytes) / PAGE_SIZE;
+                u64::from(first_page) + u64::from(run.pages) <= pages
+            })
         });
         if !fits {
             return damaged("a run outside its block");
         }
         if let Some(last) = self.runs.last()
-            && (last.space, last.start + last.bytes()) > (run.space, run.start)
+            && (last.space, last.end()) > (run.space, run.start)
         {
             return damaged(&format!(
                 "runs out of order at {}",
@@ -226,11 +285,12 @@ impl<'a> Decoder<'a> {
         let index = Index::new(self.blocks, self.runs);
         for (number, block) in index.blocks.iter().enumerate() {
             let mut next_page = 0u64;
-            for run in index.runs_of(number) {
-                if u64::from(run.first_page) != next_page {
+            for (run, first_page) in index.runs_of(number) {
+                let first_page = u64::from(first_page);
+                if first_page > next_page || (first_page < next_page && self.header.version == 1) {
                     return damaged(&format!("pages of block {number} in no run, or in two"));
                 }
-                next_page += u64::from(run.pages);
+                next_page = next_page.max(first_page + u64::from(run.pages));
             }
             if next_page * PAGE_SIZE != u64::from(block.raw_bytes) {
                 return damaged(&format!("pages of block {number} in no run"));
@@ -247,33 +307,31 @@ impl Block {
     }
 }
 
-/// The index of an open page file.
+/// The index of an open page file, or what is left of it below newer ones.
 pub(crate) struct Index {
     /// In the order of the file.
     pub(crate) blocks: Vec<Block>,
     /// In the order of spaces and addresses.
     pub(crate) runs: Vec<Run>,
-    /// Numbers of runs in the order of their places in blocks.
+    /// Numbers of runs with data, in the order of their places in blocks.
     by_block: Vec<u32>,
     /// For each block, where its runs begin in `by_block`; one more for the end.
     firsts: Vec<usize>,
 }
 
 impl Index {
-    fn new(blocks: Vec<Block>, runs: Vec<Run>) -> Self {
-        let mut by_block: Vec<u32> = (0..u32::try_from(runs.len()).unwrap_or(u32::MAX)).collect();
-        by_block.sort_unstable_by_key(|&r| {
-            let run = &runs[r as usize];
-            (run.block, run.first_page)
-        });
+    pub(crate) fn new(blocks: Vec<Block>, runs: Vec<Run>) -> Self {
+        let place = |r: u32| runs[r as usize].place();
+        let mut by_block: Vec<u32> = (0..runs.len() as u32)
+            .filter(|&r| place(r).is_some())
+            .collect();
+        by_block.sort_unstable_by_key(|&r| place(r));
         let mut firsts = Vec::with_capacity(blocks.len() + 1);
         let mut at = 0;
         for number in 0..blocks.len() {
             firsts.push(at);
-            while by_block
-                .get(at)
-                .is_some_and(|&r| runs[r as usize].block as usize == number)
-            {
+            let ours = |&r: &u32| place(r).is_some_and(|(block, _)| block as usize == number);
+            while by_block.get(at).is_some_and(ours) {
                 at += 1;
             }
         }
@@ -286,17 +344,21 @@ impl Index {
         }
     }
 
-    /// The runs in block `number`, in the order in which they lie there.
-    pub(crate) fn runs_of(&self, number: usize) -> impl Iterator<Item = &Run> {
+    /// The runs in block `number` with the place of their first page, in the order in which they lie there.
+    pub(crate) fn runs_of(&self, number: usize) -> impl Iterator<Item = (&Run, u32)> {
         self.by_block[self.firsts[number]..self.firsts[number + 1]]
             .iter()
-            .map(|&r| &self.runs[r as usize])
+            .filter_map(|&r| {
+                let run = &self.runs[r as usize];
+                Some((run, run.place()?.1))
+            })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PageFileId;
 
     const PAGE: u32 = PAGE_SIZE as u32;
 
@@ -314,18 +376,21 @@ mod tests {
             space: SpaceId(0),
             start,
             pages,
-            block,
-            first_page,
+            kind: RunKind::Data { block, first_page },
         }
     }
 
     fn decode(blocks: &[Block], runs: &[Run], index_offset: u64) -> Result<Index, StoreError> {
-        let mut decoder = Decoder::new(
-            Path::new("p"),
-            Header::WRITTEN,
-            index_offset,
-            blocks.len() as u64,
-        );
+        decode_as(Header::PLAIN, blocks, runs, index_offset)
+    }
+
+    fn decode_as(
+        header: Header,
+        blocks: &[Block],
+        runs: &[Run],
+        index_offset: u64,
+    ) -> Result<Index, StoreError> {
+        let mut decoder = Decoder::new(Path::new("p"), header, index_offset, blocks.len() as u64);
         for block in blocks {
             decoder.entry(&block.encode(), 0)?;
         }
@@ -342,10 +407,10 @@ mod tests {
         let index = decode(&blocks, &runs, 16384).unwrap();
         assert_eq!(index.blocks, blocks);
         assert_eq!(index.runs, runs);
-        let of_first: Vec<u64> = index.runs_of(0).map(|r| r.start).collect();
+        let of_first: Vec<u64> = index.runs_of(0).map(|(r, _)| r.start).collect();
         assert_eq!(of_first, [1 << 40, 0]);
         assert_eq!(index.runs_of(1).count(), 1);
-        assert_eq!(index.runs_of(0).next().unwrap().within_block(), 0..4096);
+        assert_eq!(index.runs_of(0).next().unwrap().1, 0);
     }
 
     #[test]
@@ -424,7 +489,7 @@ mod tests {
 
     #[test]
     fn an_unknown_codec_or_kind_is_refused_in_words() {
-        let mut decoder = Decoder::new(Path::new("p"), Header::WRITTEN, 8192, 1);
+        let mut decoder = Decoder::new(Path::new("p"), Header::PLAIN, 8192, 1);
         let mut entry = block(4096, 1).encode();
         entry[16] = 1;
         let error = decoder.entry(&entry, 0).unwrap_err();
@@ -434,5 +499,40 @@ mod tests {
         entry[24] = 1;
         let error = decoder.entry(&entry, 0).unwrap_err();
         assert!(error.to_string().contains("newer"), "{error}");
+    }
+
+    #[test]
+    fn pages_may_be_shared_zero_or_gone_in_version_2_only() {
+        let two = [block(4096, 2)];
+        let shared = [run(0, 2, 0, 0), run(8192, 1, 0, 1)];
+        let full = Header {
+            version: 2,
+            ..Header::PLAIN
+        };
+        let incremental = Header {
+            parent: Some(PageFileId(1)),
+            ..full
+        };
+        assert!(decode(&two, &shared, 12288).is_err());
+        assert!(decode_as(full, &two, &shared, 12288).is_ok());
+        let of_none = |kind| Run {
+            kind,
+            ..run(0, 3, 0, 0)
+        };
+        for kind in [RunKind::Zero, RunKind::Gone] {
+            assert!(decode(&[], &[of_none(kind)], 4096).is_err());
+            assert!(decode_as(full, &[], &[of_none(kind)], 4096).is_err());
+            let index = decode_as(incremental, &[], &[of_none(kind)], 4096).unwrap();
+            assert_eq!(index.runs, [of_none(kind)]);
+        }
+        // A gap is damage in every version.
+        assert!(decode_as(full, &two, &[run(0, 1, 0, 1)], 12288).is_err());
+    }
+
+    #[test]
+    fn a_part_of_a_run_keeps_its_place() {
+        let whole = run(4096, 4, 3, 2);
+        assert_eq!(whole.part(8192, 16384), run(8192, 2, 3, 3));
+        assert_eq!(whole.part(4096, whole.end()), whole);
     }
 }

@@ -1,8 +1,8 @@
-//! The bytes of a page file, version 1 (`docs/format.md`).
+//! The bytes of a page file, versions 1 and 2 (`docs/format.md`).
 //!
 //! ```text
-//! 0            4096                                  index                      end-128      end
-//! | header     | block | block | ... (page aligned)  | blocks | runs | padding  | trailer    |
+//! 0            4096                                  index                               end-128      end
+//! | header     | block | block | ... (page aligned)  | blocks | runs | hashes | padding  | trailer    |
 //! ```
 //!
 //! Everything is little-endian. Nothing here trusts a byte: whatever is decoded has been checked, and no
@@ -13,8 +13,8 @@ pub(crate) mod index;
 pub(crate) mod summary;
 pub(crate) mod trailer;
 
-/// Version of the page-file format that is written, and the newest that is read.
-pub(crate) const VERSION: u32 = 1;
+/// The newest version of the page-file format. A file that uses nothing of it is written as version 1.
+pub(crate) const VERSION: u32 = 2;
 
 /// Most bytes that a block written by this version holds before encoding.
 pub(crate) const BLOCK_BYTES: usize = 1 << 20;

@@ -1,6 +1,25 @@
-//! The figures of a page file.
+//! The figures of a page file, and its identity.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Which page file it is: the checksum over its header and index, which in turn hold those of all it stores.
+/// Files with the same contents are the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PageFileId(#[serde(with = "crate::checksum::hex")] pub(crate) u64);
+
+impl fmt::Display for PageFileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for PageFileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PageFileId({self})")
+    }
+}
 
 /// What a page file amounts to. The manifest of a point holds it, and so vouches for the whole file: its
 /// checksum covers the index, and the index holds the checksum of every block.
@@ -12,6 +31,12 @@ pub struct PageFileSummary {
     pub pages_zero: u64,
     /// Pages that are stored.
     pub pages_stored: u64,
+    /// Pages that hold the same as one that is stored, and refer to it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pages_shared: u64,
+    /// Pages that were read and are the same as in the file that this one builds on.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pages_same: u64,
     /// Blocks in the file.
     pub blocks: u64,
     /// Runs in its index.
@@ -21,4 +46,29 @@ pub struct PageFileSummary {
     /// Checksum over header and index.
     #[serde(with = "crate::checksum::hex")]
     pub index_checksum: u64,
+    /// The page file that an incremental one builds on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<PageFileId>,
+    /// The page file whose place this one has taken when its chain was cleaned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stands_for: Option<PageFileId>,
+}
+
+impl PageFileSummary {
+    /// Which file it is.
+    #[must_use]
+    pub fn id(&self) -> PageFileId {
+        PageFileId(self.index_checksum)
+    }
+
+    /// Whether a file that builds on `parent` builds on this one.
+    #[must_use]
+    pub fn is(&self, parent: PageFileId) -> bool {
+        self.id() == parent || self.stands_for == Some(parent)
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // the signature serde asks for
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }

@@ -1,7 +1,7 @@
 //! The last bytes of a page file: where its index lies, and what it must amount to.
 
 use super::header::Header;
-use super::{Fields, VERSION, u32_at, u64_at};
+use super::{Fields, u32_at, u64_at};
 use crate::checksum::xxh3_64;
 use crate::types::PAGE_SIZE;
 use crate::{PageFileSummary, StoreError};
@@ -25,12 +25,12 @@ pub(crate) struct Trailer {
 }
 
 impl Trailer {
-    pub(crate) fn encode(&self) -> [u8; BYTES] {
+    pub(crate) fn encode(&self, header: Header) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         let s = &self.summary;
         Fields::new(&mut bytes)
             .raw(MAGIC)
-            .u32(VERSION)
+            .u32(header.version)
             .u32(BYTES as u32)
             .u64(s.file_bytes)
             .u64(self.index_offset)
@@ -39,7 +39,9 @@ impl Trailer {
             .u64(s.pages_scanned)
             .u64(s.pages_zero)
             .u64(s.pages_stored)
-            .u64(s.index_checksum);
+            .u64(s.index_checksum)
+            .u64(s.pages_shared)
+            .u64(s.pages_same);
         let checksum = xxh3_64(&bytes[..CHECKSUM_AT]);
         Fields::new(&mut bytes[CHECKSUM_AT..]).u64(checksum);
         bytes
@@ -67,7 +69,7 @@ impl Trailer {
         if u64_at(bytes, CHECKSUM_AT) != xxh3_64(&bytes[..CHECKSUM_AT]) {
             return damaged(0, "the trailer's checksum does not match");
         }
-        if u32_at(bytes, 8) != VERSION {
+        if u32_at(bytes, 8) != header.version {
             return damaged(8, "header and trailer are of different versions");
         }
         if u32_at(bytes, 12) != BYTES as u32 {
@@ -81,6 +83,10 @@ impl Trailer {
             pages_zero: u64_at(bytes, 56),
             pages_stored: u64_at(bytes, 64),
             index_checksum: u64_at(bytes, 72),
+            pages_shared: u64_at(bytes, 80),
+            pages_same: u64_at(bytes, 88),
+            parent: header.parent,
+            stands_for: header.stands_for,
         };
         let index_offset = u64_at(bytes, 24);
         if summary.file_bytes != file_bytes {
@@ -95,24 +101,34 @@ impl Trailer {
         if index_offset < PAGE_SIZE || !index_offset.is_multiple_of(PAGE_SIZE) {
             return damaged(24, "an impossible place for the index");
         }
-        let end = super::index::region_bytes(summary.blocks, summary.runs)
+        let hashes = header.hash_seed.map_or(0, |_| summary.pages_stored);
+        let end = super::index::region_bytes(summary.blocks, summary.runs, hashes)
             .and_then(|bytes| index_offset.checked_add(bytes));
         if end != Some(file_bytes) {
             return damaged(32, "the index does not fit its place");
         }
-        if summary.pages_zero.checked_add(summary.pages_stored) != Some(summary.pages_scanned) {
+        let parts = [
+            summary.pages_stored,
+            summary.pages_shared,
+            summary.pages_same,
+        ];
+        let scanned = parts
+            .iter()
+            .try_fold(summary.pages_zero, |sum, part| sum.checked_add(*part));
+        if scanned != Some(summary.pages_scanned) {
             return damaged(48, "the page counts contradict each other");
         }
         let pages_per_block = u64::from(header.block_bytes) / PAGE_SIZE;
         if summary.blocks > (index_offset - PAGE_SIZE) / PAGE_SIZE
             || summary.pages_stored > summary.blocks.saturating_mul(pages_per_block)
-            || summary.runs > summary.pages_stored
+            || (header.version == 1 && summary.runs > summary.pages_stored)
             || summary.runs > u64::from(u32::MAX)
         {
             return damaged(32, "more blocks, runs or pages than there is room for");
         }
-        if bytes[80..CHECKSUM_AT].iter().any(|&b| b != 0) {
-            return damaged(80, "reserved bytes are in use");
+        let used = if header.version == 1 { 80 } else { 96 };
+        if bytes[used..CHECKSUM_AT].iter().any(|&b| b != 0) {
+            return damaged(used as u64, "reserved bytes are in use");
         }
         Ok(Self {
             index_offset,
@@ -136,6 +152,10 @@ mod tests {
                 runs: 2,
                 file_bytes: 4 * PAGE_SIZE,
                 index_checksum: 7,
+                pages_shared: 0,
+                pages_same: 0,
+                parent: None,
+                stands_for: None,
             },
         }
     }
@@ -144,9 +164,9 @@ mod tests {
     fn it_comes_back() {
         let trailer = sample();
         let back = Trailer::decode(
-            &trailer.encode(),
+            &trailer.encode(Header::PLAIN),
             4 * PAGE_SIZE,
-            Header::WRITTEN,
+            Header::PLAIN,
             Path::new("p"),
         )
         .unwrap();
@@ -155,13 +175,13 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_is_noticed() {
-        let good = sample().encode();
+        let good = sample().encode(Header::PLAIN);
         for at in 0..BYTES {
             for bit in 0..8 {
                 let mut bad = good;
                 bad[at] ^= 1 << bit;
                 assert!(
-                    Trailer::decode(&bad, 4 * PAGE_SIZE, Header::WRITTEN, Path::new("p")).is_err()
+                    Trailer::decode(&bad, 4 * PAGE_SIZE, Header::PLAIN, Path::new("p")).is_err()
                 );
             }
         }
@@ -183,9 +203,9 @@ mod tests {
             let mut trailer = sample();
             change(&mut trailer);
             let result = Trailer::decode(
-                &trailer.encode(),
+                &trailer.encode(Header::PLAIN),
                 4 * PAGE_SIZE,
-                Header::WRITTEN,
+                Header::PLAIN,
                 Path::new("p"),
             );
             assert!(

@@ -33,6 +33,10 @@ impl BlockReader {
         Self { file, direct, path }
     }
 
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -1,29 +1,29 @@
-//! Reading a page file.
+//! Reading a page file, and those that it builds on.
 
 mod blocks;
+pub(crate) mod compare;
+mod cover;
 mod fill;
+mod layer;
 
-use crate::checksum::Xxh3;
-use crate::format::header::Header;
-use crate::format::index::{Block, Decoder, ENTRY, Index, Run};
-use crate::format::trailer::{self, Trailer};
-use crate::types::{PAGE, PAGE_SIZE};
-use crate::{PageFileSummary, PageSink, Progress, SpaceId, StoreError};
-use blocks::BlockReader;
+use crate::format::index::{Block, Run, RunKind};
+use crate::write::ranges::runs;
+use crate::{PageFileId, PageFileSummary, PageRange, PageSink, Progress, SpaceId, StoreError};
+use cover::Cover;
+use layer::Layer;
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of the index that are read at a time.
-const CHUNK: usize = 1 << 20;
-
 /// A page file that is open, and whose header, index and trailer have been verified.
+///
+/// An incremental one needs those that it builds on before its pages can be read: [`PageFile::with_parents`]
+/// joins them to one. [`Member::pages`](crate::Member::pages) does so for the files of a snapshot.
 pub struct PageFile {
-    reader: BlockReader,
-    summary: PageFileSummary,
-    index: Index,
+    /// From the newest to the oldest; at least one. An older one lists only what no newer one speaks of.
+    layers: Vec<Layer>,
 }
 
 impl PageFile {
@@ -35,87 +35,140 @@ impl PageFile {
     /// [`StoreError::Damaged`] if the file is not sound, [`StoreError::Newer`] if it is of a version or has
     /// features not known here, [`StoreError::Io`] and [`StoreError::IoAt`] if it cannot be read.
     pub fn open(file: File, name: PathBuf) -> Result<Self, StoreError> {
-        let path = name.as_path();
-        let meta = file.metadata().map_err(StoreError::io("look at", path))?;
-        if !meta.is_file() {
-            return Err(StoreError::damaged(path, 0, "it is not a regular file"));
-        }
-        let bytes = meta.len();
-        if bytes < PAGE_SIZE + trailer::BYTES as u64 {
-            return Err(StoreError::damaged(
-                path,
-                bytes,
-                "it is too short for a page file: cut off, or never completed",
-            ));
-        }
-        let mut first = [0; PAGE];
-        read_at(&file, &mut first, 0, path)?;
-        let header = Header::decode(&first, path)?;
-        let mut last = [0; trailer::BYTES];
-        read_at(&file, &mut last, bytes - trailer::BYTES as u64, path)?;
-        let trailer = Trailer::decode(&last, bytes, header, path)?;
-        let index = read_index(&file, path, &first, header, &trailer)?;
-        let summary = trailer.summary;
-        let stored: u64 = index.runs.iter().map(|run| u64::from(run.pages)).sum();
-        if stored != summary.pages_stored {
-            return Err(StoreError::damaged(
-                path,
-                bytes - trailer::BYTES as u64,
-                "the page count does not match the index",
-            ));
-        }
         Ok(Self {
-            reader: BlockReader::new(file, name),
-            summary,
-            index,
+            layers: vec![Layer::open(file, name)?],
         })
     }
 
-    /// The figures of the file.
+    /// Puts this incremental file on those that it builds on: `parents`, the one that it names first, down to a
+    /// full one. Without parents nothing changes. Of every page the newest version counts; nothing else of
+    /// the older files is read any more.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if one of them is not the file that the one before it names, or is more than it
+    /// builds on.
+    pub fn with_parents(mut self, parents: Vec<Self>) -> Result<Self, StoreError> {
+        let mut cover = Cover::default();
+        for layer in &self.layers {
+            cover.add(&layer.index.runs);
+        }
+        for mut layer in parents.into_iter().flat_map(|parent| parent.layers) {
+            if self.needs().is_none_or(|id| !layer.summary.is(id)) {
+                return Err(StoreError::damaged(
+                    layer.path(),
+                    0,
+                    format!(
+                        "it is not the page file that {} builds on",
+                        self.last().path().display()
+                    ),
+                ));
+            }
+            let mut left = cover.uncovered(&layer.index.runs);
+            cover.add(&layer.index.runs);
+            left.retain(|run| run.place().is_some());
+            layer.keep(left);
+            self.layers.push(layer);
+        }
+        Ok(self)
+    }
+
+    /// The file that is still missing below the last one: `None` once everything is there.
+    #[must_use]
+    pub fn needs(&self) -> Option<PageFileId> {
+        self.last().header.parent
+    }
+
+    /// The figures of the file itself.
     #[must_use]
     pub fn summary(&self) -> &PageFileSummary {
-        &self.summary
+        &self.newest().summary
     }
 
-    /// What is stored, in the order of spaces and addresses.
+    /// What the file itself says of pages, in the order of spaces and addresses.
     #[must_use]
     pub fn runs(&self) -> &[Run] {
-        &self.index.runs
+        &self.newest().index.runs
     }
 
-    /// The blocks, in the order of the file.
+    /// The blocks of the file itself, in the order of the file.
     #[must_use]
     pub fn blocks(&self) -> &[Block] {
-        &self.index.blocks
+        &self.newest().index.blocks
     }
 
     /// What errors call the file.
     #[must_use]
     pub fn name(&self) -> &Path {
-        self.reader.path()
+        self.newest().path()
     }
 
-    /// Bytes of pages that are stored of `space`.
+    /// Number of files that pages come from: 1 for a full one.
+    #[must_use]
+    pub fn files(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Bytes of pages of `space` that [`PageFile::fill`] puts into place.
     #[must_use]
     pub fn bytes(&self, space: SpaceId) -> u64 {
-        let runs = &self.index.runs;
-        let begin = runs.partition_point(|run| run.space < space);
-        runs[begin..]
-            .iter()
-            .take_while(|run| run.space == space)
-            .map(Run::bytes)
-            .sum()
+        self.layers.iter().map(|layer| layer.bytes(space)).sum()
     }
 
-    /// Puts every page into its place in `sink`. Pages that are not stored are zero, and `sink` is not told
-    /// of them: it begins as fresh memory does. A block reaches `sink` only after its checksum has been
-    /// verified. Several threads call `sink` and `progress`.
+    /// Pages that [`PageFile::fill`] puts into place.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.layers.iter().map(Layer::pages).sum()
+    }
+
+    /// The seed of the page hashes in the file itself, if it has any.
+    #[must_use]
+    pub fn hash_seed(&self) -> Option<u64> {
+        self.newest().header.hash_seed
+    }
+
+    /// What [`PageFile::fill`] puts into place outside of `ranges`, which do not overlap: if they are all there is
+    /// now, these pages are gone.
+    #[must_use]
+    pub fn outside(&self, ranges: &[PageRange]) -> Vec<PageRange> {
+        let mut now: Vec<Run> = ranges
+            .iter()
+            .flat_map(|range| runs(range, RunKind::Zero))
+            .collect();
+        now.sort_unstable_by_key(|run| (run.space, run.start));
+        let mut cover = Cover::default();
+        cover.add(&now);
+        let mut outside: Vec<Run> = Vec::new();
+        for layer in &self.layers {
+            let left = cover.uncovered(&layer.index.runs);
+            outside.extend(left.into_iter().filter(|run| run.place().is_some()));
+        }
+        outside.sort_unstable_by_key(|run| (run.space, run.start));
+        let mut joined: Vec<PageRange> = Vec::new();
+        for run in outside {
+            match joined.last_mut() {
+                Some(last) if (last.space, last.start + last.bytes) == (run.space, run.start) => {
+                    last.bytes += run.bytes();
+                }
+                _ => joined.push(PageRange {
+                    space: run.space,
+                    start: run.start,
+                    bytes: run.bytes(),
+                }),
+            }
+        }
+        joined
+    }
+
+    /// Puts every page into its place in `sink`, each once. Pages that are not stored are zero, and `sink` is
+    /// not told of them: it begins as fresh memory does. A block reaches `sink` only after its checksum has
+    /// been verified. Several threads call `sink` and `progress`.
     ///
     /// # Errors
-    /// The first of [`StoreError::Damaged`] (naming the block's place), [`StoreError::Sink`],
-    /// [`StoreError::IoAt`] and [`StoreError::Cancelled`]; all threads have stopped by then.
+    /// [`StoreError::Incomplete`] for an incremental file without those that it builds on. The first of
+    /// [`StoreError::Damaged`] (naming the block's place), [`StoreError::Sink`], [`StoreError::IoAt`] and
+    /// [`StoreError::Cancelled`]; all threads have stopped by then.
     pub fn fill(&self, sink: &dyn PageSink, progress: &dyn Progress) -> Result<(), StoreError> {
-        fill::fill(&self.reader, &self.index, &|_| true, Some(sink), progress)
+        self.fill_spaces(&|_| true, sink, progress)
     }
 
     /// As [`PageFile::fill`], for the pages of the spaces that `wanted` picks. Blocks that hold none of
@@ -129,15 +182,30 @@ impl PageFile {
         sink: &dyn PageSink,
         progress: &dyn Progress,
     ) -> Result<(), StoreError> {
-        fill::fill(&self.reader, &self.index, wanted, Some(sink), progress)
+        if let Some(parent) = self.needs() {
+            return Err(StoreError::Incomplete {
+                path: self.last().path().to_owned(),
+                parent,
+            });
+        }
+        fill::fill(&self.layers, wanted, Some(sink), progress)
     }
 
-    /// Reads every block and verifies its checksum.
+    /// Reads every block of the file itself and verifies its checksum; those that it builds on are not looked
+    /// at.
     ///
     /// # Errors
     /// As [`PageFile::fill`].
     pub fn verify(&self, progress: &dyn Progress) -> Result<(), StoreError> {
-        fill::fill(&self.reader, &self.index, &|_| true, None, progress)
+        fill::fill(&self.layers[..1], &|_| true, None, progress)
+    }
+
+    fn newest(&self) -> &Layer {
+        &self.layers[0]
+    }
+
+    fn last(&self) -> &Layer {
+        &self.layers[self.layers.len() - 1]
     }
 }
 
@@ -145,73 +213,10 @@ impl fmt::Debug for PageFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PageFile")
             .field("name", &self.name())
-            .field("summary", &self.summary)
+            .field("summary", &self.summary())
+            .field("files", &self.files())
             .finish_non_exhaustive()
     }
-}
-
-/// Reads the index. Its checksum is verified before any of it is decoded, and it is decoded as it is read,
-/// so that the memory it takes is bounded by sound entries really found in the file.
-fn read_index(
-    file: &File,
-    path: &Path,
-    first: &[u8; PAGE],
-    header: Header,
-    trailer: &Trailer,
-) -> Result<Index, StoreError> {
-    let begin = trailer.index_offset;
-    let end = trailer.summary.file_bytes - trailer::BYTES as u64;
-    let mut hash = Xxh3::new();
-    hash.update(first);
-    each_chunk(file, path, begin, end, |chunk, _| {
-        hash.update(chunk);
-        Ok(())
-    })?;
-    if hash.digest() != trailer.summary.index_checksum {
-        return Err(StoreError::damaged(
-            path,
-            begin,
-            "the index's checksum does not match",
-        ));
-    }
-    let (blocks, runs) = (trailer.summary.blocks, trailer.summary.runs);
-    let mut decoder = Decoder::new(path, header, begin, blocks);
-    let padding = begin + (blocks + runs) * ENTRY as u64;
-    each_chunk(file, path, begin, end, |chunk, offset| {
-        for (entry, at) in chunk
-            .as_chunks::<ENTRY>()
-            .0
-            .iter()
-            .zip((offset..).step_by(ENTRY))
-        {
-            if at < padding {
-                decoder.entry(entry, at)?;
-            } else if entry.iter().any(|&b| b != 0) {
-                return Err(StoreError::damaged(path, at, "the padding is in use"));
-            }
-        }
-        Ok(())
-    })?;
-    decoder.finish()
-}
-
-/// Reads the file from `begin` to `end`, in chunks of whole entries.
-fn each_chunk(
-    file: &File,
-    path: &Path,
-    begin: u64,
-    end: u64,
-    mut take: impl FnMut(&[u8], u64) -> Result<(), StoreError>,
-) -> Result<(), StoreError> {
-    let mut buf = vec![0; CHUNK.min((end - begin) as usize)];
-    let mut at = begin;
-    while at < end {
-        let part = buf.len().min((end - at) as usize);
-        read_at(file, &mut buf[..part], at, path)?;
-        take(&buf[..part], at)?;
-        at += part as u64;
-    }
-    Ok(())
 }
 
 /// Fills `buf` from `offset`. A file that ends before is damaged.

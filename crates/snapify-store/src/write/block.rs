@@ -1,11 +1,32 @@
-//! A block while it is filled: pages packed together, zero pages left out.
+//! A block while it is filled: pages packed together; those that need no room are left out.
 
 use crate::aligned::AlignedBuf;
 use crate::checksum::Xxh3;
 use crate::format::BLOCK_BYTES;
+use crate::read::compare::{Before, Hashes, page_hash};
 use crate::types::PAGE;
 use crate::{PageRange, PageSource, SpaceId};
 use std::io;
+
+/// Which pages need no room, and what is to be noted of the others.
+#[derive(Default)]
+pub(super) struct Rules<'a> {
+    /// Whether zero pages are to be noted: in an incremental file those that are not mentioned are older ones.
+    pub(super) note_zeros: bool,
+    /// The seed for hashes of pages, if they are wanted.
+    pub(super) hash_seed: Option<u64>,
+    /// What was there before; a page that is still the same is left out.
+    pub(super) before: Option<Hashes<'a>>,
+}
+
+/// Pages that were left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LeftOut {
+    /// Because they are zero.
+    pub(super) zero: u64,
+    /// Because they are what they were before.
+    pub(super) same: u64,
+}
 
 /// Pages that follow each other in their space and in the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +43,8 @@ pub(super) struct Filling {
     used: usize,
     hash: Xxh3,
     streaks: Vec<Streak>,
+    hashes: Vec<u128>,
+    zeros: Vec<PageRange>,
 }
 
 impl Filling {
@@ -32,6 +55,8 @@ impl Filling {
             used: 0,
             hash: Xxh3::new(),
             streaks: Vec::new(),
+            hashes: Vec::new(),
+            zeros: Vec::new(),
         }
     }
 
@@ -40,6 +65,8 @@ impl Filling {
         self.used = 0;
         self.hash.reset();
         self.streaks.clear();
+        self.hashes.clear();
+        self.zeros.clear();
     }
 
     /// The pages in it.
@@ -52,6 +79,16 @@ impl Filling {
         &self.streaks
     }
 
+    /// The hashes of the pages in it, if they are wanted.
+    pub(super) fn hashes(&self) -> &[u128] {
+        &self.hashes
+    }
+
+    /// Hands over the ranges that are zero and to be noted.
+    pub(super) fn take_zeros(&mut self) -> impl Iterator<Item = PageRange> + '_ {
+        self.zeros.drain(..)
+    }
+
     /// The checksum of [`Filling::bytes`].
     pub(super) fn checksum(&self) -> u64 {
         self.hash.digest()
@@ -62,40 +99,92 @@ impl Filling {
         self.used + other.used <= BLOCK_BYTES
     }
 
-    /// Reads `piece` from `source`, and keeps the pages of it that are not zero. The caller hands out no
-    /// more pieces than fit. Returns the number of zero pages.
-    pub(super) fn read(&mut self, piece: &PageRange, source: &dyn PageSource) -> io::Result<u64> {
+    /// Reads `piece` from `source`, and keeps the pages of it that need room. The caller hands out no more
+    /// pieces than fit.
+    pub(super) fn read(
+        &mut self,
+        piece: &PageRange,
+        source: &dyn PageSource,
+        rules: &Rules<'_>,
+    ) -> io::Result<LeftOut> {
         let begin = self.used;
         let end = begin + piece.bytes as usize;
         source.read(piece.space, piece.start, &mut self.buf[begin..end])?;
-        // Still in the cache: find what is zero, close the gaps, and take what is left into the checksum.
+        // Still in the cache: find what needs no room, close the gaps, and take what is left into the checksum.
         let pages = (end - begin) / PAGE;
-        let mut page = 0;
-        while page < pages {
-            let at = begin + page * PAGE;
-            if is_zero(&self.buf[at..at + PAGE]) {
-                page += 1;
-                continue;
-            }
-            let streak_begin = at;
-            let first = page;
-            while page < pages {
-                let at = begin + page * PAGE;
-                if is_zero(&self.buf[at..at + PAGE]) {
-                    break;
+        let mut left_out = LeftOut::default();
+        let mut kept = 0;
+        for page in 0..=pages {
+            let keep = page < pages && {
+                let place = piece.start + (page * PAGE) as u64;
+                self.keeps(
+                    begin + page * PAGE,
+                    piece.space,
+                    place,
+                    rules,
+                    &mut left_out,
+                )
+            };
+            if keep {
+                kept += 1;
+            } else if kept > 0 {
+                let first = page - kept;
+                let streak = begin + first * PAGE..begin + page * PAGE;
+                if streak.start != self.used {
+                    self.buf.copy_within(streak, self.used);
                 }
-                page += 1;
+                let start = piece.start + (first * PAGE) as u64;
+                self.note(piece.space, start, kept as u32);
+                kept = 0;
             }
-            let streak_end = begin + page * PAGE;
-            if streak_begin != self.used {
-                self.buf.copy_within(streak_begin..streak_end, self.used);
-            }
-            let start = piece.start + (first * PAGE) as u64;
-            self.note(piece.space, start, (page - first) as u32);
         }
         self.hash.update(&self.buf[begin..self.used]);
-        let kept = (self.used - begin) / PAGE;
-        Ok((pages - kept) as u64)
+        Ok(left_out)
+    }
+
+    /// Whether the page at `at` of the buffer, which belongs at `start` of `space`, needs room.
+    fn keeps(
+        &mut self,
+        at: usize,
+        space: SpaceId,
+        start: u64,
+        rules: &Rules<'_>,
+        left_out: &mut LeftOut,
+    ) -> bool {
+        let page = &self.buf[at..at + PAGE];
+        let before = || rules.before.as_ref().map(|before| before.at(space, start));
+        if is_zero(page) {
+            left_out.zero += 1;
+            if rules.note_zeros && before() != Some(Before::Zero) {
+                self.note_zero(space, start);
+            }
+            return false;
+        }
+        let Some(seed) = rules.hash_seed else {
+            return true;
+        };
+        let hash = page_hash(page, seed);
+        if before() == Some(Before::Page(hash)) {
+            left_out.same += 1;
+            return false;
+        }
+        self.hashes.push(hash);
+        true
+    }
+
+    fn note_zero(&mut self, space: SpaceId, start: u64) {
+        if let Some(last) = self.zeros.last_mut()
+            && last.space == space
+            && last.start + last.bytes == start
+        {
+            last.bytes += PAGE as u64;
+            return;
+        }
+        self.zeros.push(PageRange {
+            space,
+            start,
+            bytes: PAGE as u64,
+        });
     }
 
     /// Adds the pages of `other`, which fit.
@@ -106,6 +195,7 @@ impl Filling {
             self.note(streak.space, streak.start, streak.pages);
         }
         self.hash.update(other.bytes());
+        self.hashes.extend_from_slice(&other.hashes);
     }
 
     /// Notes that the `pages` pages behind what is used belong at `start`.
@@ -184,8 +274,9 @@ mod tests {
     fn zero_pages_are_left_out_and_neighbours_joined() {
         let source = Pages(vec![0, 1, 2, 0, 0, 3, 4, 5, 0]);
         let mut block = Filling::new();
-        assert_eq!(block.read(&piece(0, 6), &source).unwrap(), 3);
-        assert_eq!(block.read(&piece(6, 3), &source).unwrap(), 1);
+        let rules = Rules::default();
+        assert_eq!(block.read(&piece(0, 6), &source, &rules).unwrap().zero, 3);
+        assert_eq!(block.read(&piece(6, 3), &source, &rules).unwrap().zero, 1);
         assert_eq!(layout(&block), [(1, 2, 0), (5, 3, 2)]);
         let kept: Vec<u8> = block.bytes().chunks(PAGE).map(|p| p[0]).collect();
         assert_eq!(kept, [1, 2, 3, 4, 5]);
@@ -195,16 +286,42 @@ mod tests {
     #[test]
     fn appending_moves_the_places() {
         let source = Pages(vec![7, 0, 8, 9]);
+        let rules = Rules {
+            hash_seed: Some(1),
+            ..Rules::default()
+        };
         let mut block = Filling::new();
         let mut other = Filling::new();
-        block.read(&piece(0, 2), &source).unwrap();
-        other.read(&piece(2, 2), &source).unwrap();
+        block.read(&piece(0, 2), &source, &rules).unwrap();
+        other.read(&piece(2, 2), &source, &rules).unwrap();
         assert!(block.has_room_for(&other));
         block.append(&other);
         assert_eq!(layout(&block), [(0, 1, 0), (2, 2, 1)]);
         assert_eq!(block.checksum(), xxh3_64(block.bytes()));
+        let hashes: Vec<u128> = block
+            .bytes()
+            .chunks(PAGE)
+            .map(|p| page_hash(p, 1))
+            .collect();
+        assert_eq!(block.hashes(), hashes);
         block.clear();
         assert!(block.bytes().is_empty() && block.streaks().is_empty());
         assert_eq!(block.checksum(), xxh3_64(&[]));
+    }
+
+    #[test]
+    fn zero_pages_are_noted_where_older_ones_could_show() {
+        let source = Pages(vec![0, 0, 1, 0]);
+        let rules = Rules {
+            note_zeros: true,
+            ..Rules::default()
+        };
+        let mut block = Filling::new();
+        assert_eq!(block.read(&piece(0, 4), &source, &rules).unwrap().zero, 3);
+        assert_eq!(
+            block.take_zeros().collect::<Vec<_>>(),
+            [piece(0, 2), piece(3, 1)]
+        );
+        assert_eq!(layout(&block), [(2, 1, 0)]);
     }
 }

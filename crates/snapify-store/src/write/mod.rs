@@ -1,42 +1,33 @@
-//! Writing a page file: read, leave out zeros, checksum and write, in one pass over the memory.
-//!
-//! Each worker does all of it for one block at a time. On a disk there are more workers than processors,
-//! and those that wait in a write past the page cache are what keeps its queue full; in memory the
-//! processors are the limit, and there are as many workers as can use them.
+//! Writing a page file: read, leave out what needs no room, checksum and write, in one pass over the memory.
 
 mod block;
+mod job;
 mod output;
+pub(crate) mod ranges;
 mod sequence;
 mod slices;
+mod tail;
 
 use crate::aligned::AlignedBuf;
-use crate::checksum::Xxh3;
 use crate::format::header::Header;
-use crate::format::index::{self, ENTRY};
-use crate::format::trailer::{self, Trailer};
+use crate::format::index::{self, RunKind};
+use crate::read::compare::Hashes;
 use crate::types::{PAGE, PAGE_SIZE};
-use crate::{PageFileSummary, PageRange, PageSource, Progress, StoreError};
-use block::Filling;
+use crate::{PageFile, PageFileId, PageFileSummary, PageRange, PageSource, Progress, StoreError};
+use block::Rules;
+use job::Job;
 use output::{Output, Room};
 use sequence::Sequence;
 use slices::Slices;
 use std::fs::File;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use tail::tail;
 
-/// Writes the pages of `ranges` to `out` as a page file, and waits until it is on stable storage.
-///
-/// `out` is a regular file (written from its beginning; what it held is lost) or anything that takes bytes
-/// in order: a pipe, a socket. `name` is what errors call it. Ranges are page aligned and do not overlap;
-/// their order does not matter to the reader. Pages that hold only zeros are not stored. The same ranges
-/// with the same contents give the same bytes. Several threads call `source` and `progress`.
+/// Writes the pages of `ranges` to `out` as a full page file, and waits until it is on stable storage: as
+/// [`PageWrite::full`] does.
 ///
 /// # Errors
-/// [`StoreError::Range`] before anything is written; [`StoreError::Source`], [`StoreError::DiskFull`],
-/// [`StoreError::FileSizeLimit`], [`StoreError::IoAt`] and [`StoreError::Cancelled`] leave an incomplete file
-/// that no reader takes for a page file.
+/// As [`PageWrite::write`].
 pub fn write_pages(
     out: File,
     name: &str,
@@ -44,211 +35,193 @@ pub fn write_pages(
     source: &dyn PageSource,
     progress: &dyn Progress,
 ) -> Result<PageFileSummary, StoreError> {
-    let path = Path::new(name);
-    let slices = Slices::new(ranges, path)?;
-    let output = Output::new(out, path)?;
-    let room = Room::new(&output, most_bytes(&slices, ranges.len()))?;
-    let header = Header::WRITTEN.encode();
-    if output.in_order() {
-        output.write(&header, 0)?;
-    }
-    let job = Job {
-        path,
-        slices: &slices,
-        source,
-        progress,
-        output: &output,
-        next_slice: AtomicU64::new(0),
-        stop: AtomicBool::new(false),
-        sequence: Mutex::new(Sequence::new(&output, room)),
-        turn: Condvar::new(),
-    };
-    let workers = u64::try_from(output.workers())
-        .unwrap_or(u64::MAX)
-        .min(slices.count());
-    thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| job.work());
-        }
-    });
-    let mut sequence = job
-        .sequence
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
-    if let Some(failure) = sequence.failure.take() {
-        return Err(failure);
-    }
-    if let Some((rest, offset)) = sequence.place_rest()? {
-        output.write(rest.bytes(), offset)?;
-    }
-    let (tail, summary) = tail(&mut sequence, &header, slices.total_bytes() / PAGE_SIZE);
-    sequence.reserve(summary.file_bytes)?;
-    if !output.in_order() {
-        let mut first = AlignedBuf::new(PAGE);
-        first.copy_from_slice(&header);
-        output.write(&first, 0)?;
-    }
-    output.finish(&tail, sequence.offset)?;
-    Ok(summary)
+    PageWrite::full(ranges).write(out, name, source, progress)
 }
 
-/// The size of the file if no page is zero and no range of it joins with another.
-fn most_bytes(slices: &Slices<'_>, ranges: usize) -> u64 {
-    let blocks = slices.count();
-    let index = index::region_bytes(blocks, ranges as u64 + blocks).unwrap_or(u64::MAX);
-    PAGE_SIZE
-        .saturating_add(slices.total_bytes())
-        .saturating_add(index)
+/// A page file to be written: what it holds, and what it builds on.
+///
+/// A *full* file stands alone: what is not in it is zero. An *incremental* one builds on another (the newest
+/// snapshot's, usually) and tells only what has become different since: a page that it does not mention is that
+/// of the other file. So whoever writes one mentions every page that
+///
+/// - has changed, or of which it is not known whether it has ([`PageWrite::changes`]: to be read and stored);
+/// - is zero now, as far as that is known without reading ([`PageWrite::zero`]);
+/// - was saved and is not to be any more, because it has been unmapped, say ([`PageWrite::gone`]).
+///   [`PageFile::outside`] finds these from what there is now.
+///
+/// ```
+/// # use snapify_store::*;
+/// # use std::{fs::File, io, path::PathBuf};
+/// # struct Memory;
+/// # impl PageSource for Memory {
+/// #     fn read(&self, _: SpaceId, _: u64, buf: &mut [u8]) -> io::Result<()> { buf.fill(1); Ok(()) }
+/// # }
+/// # let dir = tempfile::tempdir()?;
+/// # let path = |name: &str| dir.path().join(name);
+/// # let create = |name: &str| File::create_new(path(name));
+/// # let range = |start, bytes| PageRange { space: SpaceId(0), start, bytes };
+/// // Memory consists of four pages.
+/// let full = write_pages(create("a")?, "a", &[range(0x1000, 0x4000)], &Memory, &())?;
+/// // Later the second of them has changed, and the fourth is unmapped.
+/// let before = PageFile::open(File::open(path("a"))?, path("a"))?;
+/// let gone = before.outside(&[range(0x1000, 0x3000)]);
+/// assert_eq!(gone, [range(0x4000, 0x1000)]);
+/// let changed = [range(0x2000, 0x1000)];
+/// let incremental = PageWrite::changes(full.id(), &changed).gone(&gone);
+/// incremental.write(create("b")?, "b", &Memory, &())?;
+/// // Both together are the memory as it was then.
+/// let newest = PageFile::open(File::open(path("b"))?, path("b"))?;
+/// assert_eq!(newest.with_parents(vec![before])?.pages(), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use]
+pub struct PageWrite<'a> {
+    save: &'a [PageRange],
+    parent: Option<PageFileId>,
+    zero: &'a [PageRange],
+    gone: &'a [PageRange],
+    before: Option<&'a PageFile>,
+    hash_seed: Option<u64>,
 }
 
-/// Index and trailer of the file, and its figures.
-fn tail(
-    sequence: &mut Sequence<'_>,
-    header: &[u8; PAGE],
-    pages_scanned: u64,
-) -> (AlignedBuf, PageFileSummary) {
-    sequence
-        .runs
-        .sort_unstable_by_key(|run| (run.space, run.start));
-    let (blocks, runs) = (sequence.blocks.len(), sequence.runs.len());
-    let bytes = ((blocks + runs) * ENTRY + trailer::BYTES).next_multiple_of(PAGE);
-    let mut tail = AlignedBuf::new(bytes);
-    let entries = sequence
-        .blocks
-        .iter()
-        .map(index::Block::encode)
-        .chain(sequence.runs.iter().map(index::Run::encode));
-    for (place, entry) in tail.chunks_exact_mut(ENTRY).zip(entries) {
-        place.copy_from_slice(&entry);
-    }
-    let (index, place) = tail.split_at_mut(bytes - trailer::BYTES);
-    let mut hash = Xxh3::new();
-    hash.update(header);
-    hash.update(index);
-    let trailer = Trailer {
-        index_offset: sequence.offset,
-        summary: PageFileSummary {
-            pages_scanned,
-            pages_zero: sequence.pages_zero,
-            pages_stored: pages_scanned - sequence.pages_zero,
-            blocks: blocks as u64,
-            runs: runs as u64,
-            file_bytes: sequence.offset + bytes as u64,
-            index_checksum: hash.digest(),
-        },
-    };
-    place.copy_from_slice(&trailer.encode());
-    (tail, trailer.summary)
-}
-
-/// One call of [`write_pages`], as its workers see it.
-struct Job<'a> {
-    path: &'a Path,
-    slices: &'a Slices<'a>,
-    source: &'a dyn PageSource,
-    progress: &'a dyn Progress,
-    output: &'a Output,
-    next_slice: AtomicU64,
-    /// Set with the first failure, so that the others do not begin anything more.
-    stop: AtomicBool,
-    sequence: Mutex<Sequence<'a>>,
-    turn: Condvar,
-}
-
-impl<'a> Job<'a> {
-    /// A worker: takes slices until there are none left, or something fails.
-    fn work(&self) {
-        let _guard = StopOnPanic(self);
-        let mut block = Filling::new();
-        while !self.stop.load(Ordering::Relaxed) {
-            let slice = self.next_slice.fetch_add(1, Ordering::Relaxed);
-            if slice >= self.slices.count() {
-                return;
-            }
-            if let Err(failure) = self.save(slice, &mut block) {
-                self.fail(failure);
-            }
+impl<'a> PageWrite<'a> {
+    /// A full file of the pages in `ranges`.
+    pub fn full(ranges: &'a [PageRange]) -> Self {
+        Self {
+            save: ranges,
+            parent: None,
+            zero: &[],
+            gone: &[],
+            before: None,
+            hash_seed: None,
         }
     }
 
-    fn save(&self, slice: u64, block: &mut Filling) -> Result<(), StoreError> {
-        if self.progress.cancelled() {
-            return Err(StoreError::Cancelled {
-                path: self.path.to_owned(),
-            });
+    /// An incremental file on `parent`, with the pages in `ranges`: those that have changed since `parent` was
+    /// written, and those of which nobody knows.
+    pub fn changes(parent: PageFileId, ranges: &'a [PageRange]) -> Self {
+        Self {
+            parent: Some(parent),
+            ..Self::full(ranges)
         }
-        block.clear();
-        let mut bytes = 0;
-        let mut zero = 0;
-        for piece in self.slices.pieces(slice) {
-            bytes += piece.bytes;
-            zero += block
-                .read(&piece, self.source)
-                .map_err(|source| StoreError::Source {
-                    path: self.path.to_owned(),
-                    space: piece.space,
-                    start: piece.start,
-                    bytes: piece.bytes,
-                    source,
-                })?;
+    }
+
+    /// An incremental file on `parent`, of which the pages in `ranges` are read and compared with what `parent`
+    /// has, by hashes: only those that differ are stored. That takes no knowledge of what has changed, but a
+    /// look at all of it; and `parent` must have been written with [`PageWrite::hashes`], or all pages count as
+    /// different.
+    ///
+    /// `parent` comes with those that it builds on ([`PageFile::with_parents`]).
+    pub fn compared(parent: &'a PageFile, ranges: &'a [PageRange]) -> Self {
+        Self {
+            before: Some(parent),
+            hash_seed: parent.hash_seed(),
+            ..Self::changes(parent.summary().id(), ranges)
         }
-        let Some(mut sequence) = self.take_turn(slice) else {
-            return Ok(());
+    }
+
+    /// Tells that the pages in `ranges` are zero now. They are not read. Of no use in a full file.
+    pub fn zero(mut self, ranges: &'a [PageRange]) -> Self {
+        self.zero = ranges;
+        self
+    }
+
+    /// Tells that the pages in `ranges` do not exist any more. Of no use in a full file.
+    pub fn gone(mut self, ranges: &'a [PageRange]) -> Self {
+        self.gone = ranges;
+        self
+    }
+
+    /// Stores a hash of each page as well, so that later files can be made by [`PageWrite::compared`]. They take
+    /// 16 bytes a page. All files of a chain need the same `seed`, chosen at random with the first; one that
+    /// was compared has the seed of its parent already.
+    pub fn hashes(mut self, seed: u64) -> Self {
+        self.hash_seed.get_or_insert(seed);
+        self
+    }
+
+    /// Writes the file to `out`, and waits until it is on stable storage.
+    ///
+    /// `out` is a regular file (written from its beginning; what it held is lost) or anything that takes bytes
+    /// in order: a pipe, a socket. `name` is what errors call it. Ranges are page aligned and do not overlap,
+    /// whatever list they are in; their order does not matter to the reader. Pages that hold only zeros are
+    /// not stored. The same ranges with the same contents give the same bytes. Several threads call `source` and
+    /// `progress`.
+    ///
+    /// # Errors
+    /// [`StoreError::Range`] before anything is written; [`StoreError::Source`], [`StoreError::DiskFull`],
+    /// [`StoreError::FileSizeLimit`], [`StoreError::IoAt`] and [`StoreError::Cancelled`] leave an incomplete file
+    /// that no reader takes for a page file. [`StoreError::IoAt`] and [`StoreError::Damaged`] if hashes to
+    /// compare with cannot be read.
+    pub fn write(
+        &self,
+        out: File,
+        name: &str,
+        source: &dyn PageSource,
+        progress: &dyn Progress,
+    ) -> Result<PageFileSummary, StoreError> {
+        let path = Path::new(name);
+        let (zero, gone) = match self.parent {
+            Some(_) => (self.zero, self.gone),
+            None => (&[][..], &[][..]),
         };
-        sequence.pages_zero += zero;
-        let offset = sequence.place(block)?;
-        if let Some(offset) = offset
-            && self.output.in_order()
-        {
-            self.output.write(block.bytes(), offset)?;
+        let slices = Slices::new(self.save, path)?;
+        ranges::check(self.save.iter().chain(zero).chain(gone), path)?;
+        let header = self.header();
+        let rules = Rules {
+            note_zeros: self.parent.is_some(),
+            hash_seed: self.hash_seed,
+            before: match (self.before, self.hash_seed) {
+                (Some(before), Some(seed)) => Some(Hashes::of(before, seed)?),
+                _ => None,
+            },
+        };
+        let output = Output::new(out, path)?;
+        let room = Room::new(&output, self.most_bytes(&slices))?;
+        let first = header.encode();
+        if output.in_order() {
+            output.write(&first, 0)?;
         }
-        sequence.next += 1;
-        drop(sequence);
-        self.turn.notify_all();
-        if let Some(offset) = offset
-            && !self.output.in_order()
-        {
-            self.output.write(block.bytes(), offset)?;
+        let sequence = Sequence::new(&output, room);
+        let mut sequence = Job::new(path, &slices, source, &rules, progress, sequence).run()?;
+        if let Some((rest, offset)) = sequence.place_rest()? {
+            output.write(rest.bytes(), offset)?;
         }
-        self.progress.advance(bytes);
-        Ok(())
-    }
-
-    /// Waits until it is `slice`'s turn; `None` once the work has failed.
-    fn take_turn(&self, slice: u64) -> Option<MutexGuard<'_, Sequence<'a>>> {
-        let guard = self
-            .turn
-            .wait_while(self.lock(), |sequence| {
-                sequence.next != slice && !self.stop.load(Ordering::Relaxed)
-            })
-            .unwrap_or_else(PoisonError::into_inner);
-        (!self.stop.load(Ordering::Relaxed)).then_some(guard)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Sequence<'a>> {
-        self.sequence.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn fail(&self, failure: StoreError) {
-        let mut sequence = self.lock();
-        sequence.failure.get_or_insert(failure);
-        self.stop_all(&sequence);
-    }
-
-    /// Ends the work. Asks for the lock so that nobody is just between looking and waiting.
-    fn stop_all(&self, _turn: &MutexGuard<'_, Sequence<'a>>) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.turn.notify_all();
-    }
-}
-
-/// Lets the other workers go when a source panics; the scope then hands the panic on.
-struct StopOnPanic<'a, 'b>(&'a Job<'b>);
-
-impl Drop for StopOnPanic<'_, '_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.stop_all(&self.0.lock());
+        for (list, kind) in [(zero, RunKind::Zero), (gone, RunKind::Gone)] {
+            sequence
+                .runs
+                .extend(list.iter().flat_map(|range| ranges::runs(range, kind)));
         }
+        let (tail, summary) = tail(&mut sequence, header, slices.total_bytes() / PAGE_SIZE);
+        sequence.reserve(summary.file_bytes)?;
+        if !output.in_order() {
+            let mut page = AlignedBuf::new(PAGE);
+            page.copy_from_slice(&first);
+            output.write(&page, 0)?;
+        }
+        output.finish(&tail, sequence.offset)?;
+        Ok(summary)
+    }
+
+    fn header(&self) -> Header {
+        let plain = self.parent.is_none() && self.hash_seed.is_none();
+        Header {
+            version: if plain { 1 } else { 2 },
+            parent: self.parent,
+            hash_seed: self.hash_seed,
+            ..Header::PLAIN
+        }
+    }
+
+    /// The size of the file if every page is stored and no range joins with another.
+    fn most_bytes(&self, slices: &Slices<'_>) -> u64 {
+        let blocks = slices.count();
+        let pages = slices.total_bytes() / PAGE_SIZE;
+        let hashes = self.hash_seed.map_or(0, |_| pages);
+        let ranges = self.save.len() + self.zero.len() + self.gone.len();
+        let index = index::region_bytes(blocks, ranges as u64 + blocks, hashes);
+        PAGE_SIZE
+            .saturating_add(slices.total_bytes())
+            .saturating_add(index.unwrap_or(u64::MAX))
     }
 }

@@ -6,11 +6,12 @@
 //! kind, so that the file consists of large blocks whatever the memory looks like. All decisions are taken
 //! in turn and from the contents alone: the same input gives the same file.
 
-use super::block::Filling;
+use super::block::{Filling, LeftOut};
 use super::output::{Output, Room};
+use super::ranges;
 use crate::StoreError;
 use crate::format::BLOCK_BYTES;
-use crate::format::index::{Block, Run};
+use crate::format::index::{Block, Run, RunKind};
 use crate::types::PAGE_SIZE;
 use std::mem;
 
@@ -27,7 +28,8 @@ pub(super) struct Sequence<'a> {
     pub(super) offset: u64,
     pub(super) blocks: Vec<Block>,
     pub(super) runs: Vec<Run>,
-    pub(super) pages_zero: u64,
+    pub(super) hashes: Vec<u128>,
+    pub(super) left_out: LeftOut,
     gathering: Filling,
     /// What ended the work before its end.
     pub(super) failure: Option<StoreError>,
@@ -42,15 +44,30 @@ impl<'a> Sequence<'a> {
             offset: PAGE_SIZE,
             blocks: Vec::new(),
             runs: Vec::new(),
-            pages_zero: 0,
+            hashes: Vec::new(),
+            left_out: LeftOut::default(),
             gathering: Filling::new(),
             failure: None,
         }
     }
 
-    /// Takes the pages that are left of the slice whose turn it is. Afterwards `block` is either a block to
-    /// be written at the offset that is returned, or empty.
-    pub(super) fn place(&mut self, block: &mut Filling) -> Result<Option<u64>, StoreError> {
+    /// Where the file goes.
+    pub(super) fn output(&self) -> &'a Output {
+        self.output
+    }
+
+    /// Takes the pages that are left of the slice whose turn it is, of which `left_out` need no room.
+    /// Afterwards `block` is either a block to be written at the offset that is returned, or empty.
+    pub(super) fn place(
+        &mut self,
+        block: &mut Filling,
+        left_out: LeftOut,
+    ) -> Result<Option<u64>, StoreError> {
+        self.left_out.zero += left_out.zero;
+        self.left_out.same += left_out.same;
+        for range in block.take_zeros() {
+            self.runs.extend(ranges::runs(&range, RunKind::Zero));
+        }
         if block.bytes().len() < OWN_BLOCK_BYTES {
             if self.gathering.has_room_for(block) {
                 self.gathering.append(block);
@@ -94,9 +111,12 @@ impl<'a> Sequence<'a> {
             space: streak.space,
             start: streak.start,
             pages: streak.pages,
-            block: number,
-            first_page: streak.first_page,
+            kind: RunKind::Data {
+                block: number,
+                first_page: streak.first_page,
+            },
         }));
+        self.hashes.extend_from_slice(block.hashes());
         self.offset = entry.end();
         self.blocks.push(entry);
         Ok(offset)

@@ -4,7 +4,6 @@
 //! range does. The cut depends on the ranges alone, so that the same input gives the same file.
 
 use crate::format::BLOCK_BYTES;
-use crate::types::PAGE_SIZE;
 use crate::{PageRange, StoreError};
 use std::path::Path;
 
@@ -25,37 +24,22 @@ pub(super) struct Slices<'a> {
 impl<'a> Slices<'a> {
     /// Checks the ranges that are to be written to the file `path`.
     pub(super) fn new(ranges: &'a [PageRange], path: &Path) -> Result<Self, StoreError> {
-        let refuse = |range: &PageRange, reason| {
-            Err(StoreError::Range {
-                path: path.to_owned(),
-                space: range.space,
-                start: range.start,
-                bytes: range.bytes,
-                reason,
-            })
-        };
+        super::ranges::check(ranges.iter(), path)?;
         let mut before = Vec::with_capacity(ranges.len());
         let mut total = 0u64;
         for range in ranges {
-            if !range.start.is_multiple_of(PAGE_SIZE) || !range.bytes.is_multiple_of(PAGE_SIZE) {
-                return refuse(range, "it does not begin and end at a page");
-            }
-            if range.start.checked_add(range.bytes).is_none() {
-                return refuse(range, "it reaches beyond the end of memory");
-            }
             before.push(total);
             match total.checked_add(range.bytes) {
                 Some(sum) => total = sum,
-                None => return refuse(range, "the ranges amount to more than any file holds"),
-            }
-        }
-        let mut order: Vec<&PageRange> = ranges.iter().filter(|r| r.bytes > 0).collect();
-        if !order.is_sorted() {
-            order.sort_unstable();
-        }
-        for pair in order.windows(2) {
-            if pair[0].space == pair[1].space && pair[0].start + pair[0].bytes > pair[1].start {
-                return refuse(pair[1], "it overlaps another range");
+                None => {
+                    return Err(StoreError::Range {
+                        path: path.to_owned(),
+                        space: range.space,
+                        start: range.start,
+                        bytes: range.bytes,
+                        reason: "the ranges amount to more than any file holds",
+                    });
+                }
             }
         }
         Ok(Self {
@@ -107,6 +91,7 @@ impl<'a> Slices<'a> {
 mod tests {
     use super::*;
     use crate::SpaceId;
+    use crate::types::PAGE_SIZE;
 
     fn range(space: u32, first_page: u64, pages: u64) -> PageRange {
         PageRange {
