@@ -180,6 +180,14 @@ pub enum StoreError {
         /// The directory.
         dir: PathBuf,
     },
+    /// A chain that is to take copies of another's points has one that the other has not.
+    #[error("{} has snapshot number {number}, which is not a copy of what is to be copied there", dir.display())]
+    Conflict {
+        /// The directory.
+        dir: PathBuf,
+        /// The number of that point.
+        number: u32,
+    },
     /// The chain has no such point.
     #[error("{} holds no snapshot number {at}; it holds {have}", dir.display())]
     NoPoint {
@@ -297,6 +305,7 @@ impl StoreError {
             | Self::NoSnapshot { dir }
             | Self::OtherProgram { dir, .. }
             | Self::Busy { dir }
+            | Self::Conflict { dir, .. }
             | Self::NoPoint { dir, .. } => (Some(dir), None),
             Self::NoMember { point, .. } => (Some(point), None),
             Self::Name { within, .. } => (Some(within), None),

@@ -9,6 +9,7 @@
 //! - [`Chain`] and [`Staging`]: a directory of numbered *points*; a point is staged, and becomes visible by
 //!   one rename once everything in it is on stable storage. It is full or builds on an earlier one.
 //! - [`Snapshot`]: one committed point, opened for reading.
+//! - [`copy`] brings points to another chain, [`retain`] removes old ones.
 //! - [`verify`] and [`inspect`]: reading everything, and reading only what describes it.
 //!
 //! The exact format is written down in `docs/format.md`.
@@ -25,8 +26,10 @@ mod storage;
 mod types;
 mod write;
 
+pub use chain::copy::{CopyReport, copy, copy_size, newest};
 pub use chain::inspect::{FileReport, InspectReport, MemberReport, PointReport, inspect};
 pub use chain::manifest::{FileEntry, FileKind, Manifest, MemberEntry, PointHeader, PointKind};
+pub use chain::retain::{Retained, retain};
 pub use chain::snapshot::{Member, Snapshot};
 pub use chain::staging::{MemberDir, Point, Staging};
 pub use chain::verify::{PointVerdict, Problem, VerifyReport, verify};

@@ -9,11 +9,14 @@
 //!
 //! Nothing that a reader looks at ever changes: points appear whole, by a rename.
 
+pub(crate) mod copy;
 pub(crate) mod files;
+mod in_use;
 pub(crate) mod inspect;
 pub(crate) mod links;
 pub(crate) mod lock;
 pub(crate) mod manifest;
+pub(crate) mod retain;
 pub(crate) mod sealed;
 pub(crate) mod snapshot;
 pub(crate) mod staging;

@@ -37,6 +37,8 @@ pub struct Staging {
     /// Held until the point is committed, or nothing is left of it.
     lock: Option<ChainLock>,
     committed: bool,
+    /// The point's number is greater than this.
+    after: u32,
     /// A process forked meanwhile has a copy of this, but nothing in it to remove.
     owner: u32,
 }
@@ -86,6 +88,7 @@ impl Staging {
             parent: parent.map(Arc::new),
             lock: Some(lock),
             committed: false,
+            after: 0,
             owner: std::process::id(),
         })
     }
@@ -94,6 +97,12 @@ impl Staging {
     #[must_use]
     pub fn parent(&self) -> Option<u32> {
         self.parent.as_ref().map(|links| links.number())
+    }
+
+    /// Gives the point a number greater than `number`, and than that of every point in the chain: where copies of the
+    /// chain's points have gone, there may be newer ones than here.
+    pub fn number_after(&mut self, number: u32) {
+        self.after = number;
     }
 
     /// Adds the member `name`.
@@ -145,7 +154,7 @@ impl Staging {
             files::sync_dir(&folder)?;
         }
         let last = Contents::of(&self.dir)?.points.last().copied().unwrap_or(0);
-        let number = last + 1;
+        let number = last.max(self.after) + 1;
         let point = self.dir.join(point_name(number));
         let manifest = Manifest::new(number, parent, header, members);
         let text = manifest.text(&point.join(MANIFEST_FILE))?;
@@ -154,25 +163,8 @@ impl Staging {
         if read_program(&self.dir)?.is_none_or(|program| program.id != self.program.id) {
             write_program(&self.dir, &self.program)?;
         }
-        renameat_with(CWD, &self.folder, CWD, &point, RenameFlags::NOREPLACE)
-            .or_else(|errno| match errno {
-                // Not every file system knows the flag. The lock keeps the name free all the same.
-                rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS if !point.exists() => {
-                    rustix::fs::rename(&self.folder, &point)
-                }
-                errno => Err(errno),
-            })
-            .map_err(StoreError::io("put into place", &point))?;
-        if let Err(error) = self.settle() {
-            // Whether it would survive a crash is unknown, so it must not be seen either.
-            return match std::fs::rename(&point, &self.folder) {
-                Ok(()) => Err(error),
-                Err(source) => {
-                    self.committed = true;
-                    Err(StoreError::io("take back", &point)(source))
-                }
-            };
-        }
+        let created = self.lock.as_ref().map_or(&[][..], ChainLock::created);
+        put_into_place(&self.dir, &self.folder, number, created)?;
         self.committed = true;
         let files = manifest.members.iter().flat_map(|member| &member.files);
         let bytes = text.len() as u64 + files.map(|file| file.bytes).sum::<u64>();
@@ -225,21 +217,46 @@ impl Staging {
             })
             .collect()
     }
+}
 
-    /// Waits until the rename is on stable storage, and the directories that were created for it.
-    fn settle(&self) -> Result<(), StoreError> {
-        files::sync_dir(&self.dir)?;
-        let created = self.lock.iter().flat_map(ChainLock::created);
-        for above in created.filter_map(|dir| dir.parent()) {
-            let above = if above.as_os_str().is_empty() {
-                Path::new(".")
-            } else {
-                above
-            };
-            files::sync_dir(above)?;
-        }
-        Ok(())
+/// Makes `folder`, which is complete and on stable storage, point `number` of the chain in `dir`; `created` are the
+/// directories that were created for it. The caller holds the lock. Once this returns, the point survives a crash of
+/// the machine; after an error there is none.
+pub(super) fn put_into_place(
+    dir: &Path,
+    folder: &Path,
+    number: u32,
+    created: &[PathBuf],
+) -> Result<(), StoreError> {
+    let point = dir.join(point_name(number));
+    renameat_with(CWD, folder, CWD, &point, RenameFlags::NOREPLACE)
+        .or_else(|errno| match errno {
+            // Not every file system knows the flag. The lock keeps the name free all the same.
+            rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS if !point.exists() => {
+                rustix::fs::rename(folder, &point)
+            }
+            errno => Err(errno),
+        })
+        .map_err(StoreError::io("put into place", &point))?;
+    settle(dir, created).or_else(|error| {
+        // Whether it would survive a crash is unknown, so it must not be seen either.
+        std::fs::rename(&point, folder).map_err(StoreError::io("take back", &point))?;
+        Err(error)
+    })
+}
+
+/// Waits until the rename is on stable storage, and the directories that were created for it.
+fn settle(dir: &Path, created: &[PathBuf]) -> Result<(), StoreError> {
+    files::sync_dir(dir)?;
+    for above in created.iter().filter_map(|dir| dir.parent()) {
+        let above = if above.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            above
+        };
+        files::sync_dir(above)?;
     }
+    Ok(())
 }
 
 impl Drop for Staging {

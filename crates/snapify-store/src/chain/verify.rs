@@ -70,12 +70,7 @@ pub fn verify(
     at: Option<u32>,
     progress: &dyn Progress,
 ) -> Result<VerifyReport, StoreError> {
-    let mut report = VerifyReport {
-        dir: dir.to_owned(),
-        points: Vec::new(),
-        problems: Vec::new(),
-        newest_sound: None,
-    };
+    let mut report = VerifyReport::of(dir);
     let contents = Contents::of(dir)?;
     match chain_in(dir) {
         Ok(_) => {}
@@ -193,7 +188,8 @@ fn verify_link(report: &mut VerifyReport, dir: &Path, number: u32, parent: u32) 
     });
 }
 
-fn verify_member(
+/// Verifies the files of a member, whose folder is in `folder`.
+pub(super) fn verify_member(
     report: &mut VerifyReport,
     number: u32,
     folder: &Path,
@@ -265,6 +261,16 @@ fn strangers(
 }
 
 impl VerifyReport {
+    /// A report on `dir` with nothing in it yet.
+    pub(super) fn of(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            points: Vec::new(),
+            problems: Vec::new(),
+            newest_sound: None,
+        }
+    }
+
     fn note(&mut self, point: Option<u32>, error: &StoreError) {
         let (path, offset) = error.place();
         self.problems.push(Problem {
