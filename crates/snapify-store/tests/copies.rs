@@ -3,13 +3,13 @@
 mod support;
 
 use snapify_store::{
-    Chain, CopyReport, ProgramIdentity, Progress, Snapshot, StoreError, copy, copy_size, newest,
-    retain, verify,
+    Chain, CopyReport, PAGE_SIZE, PageRange, PageWrite, ProgramIdentity, Progress, Snapshot,
+    SpaceId, StoreError, copy, copy_size, newest, retain, verify,
 };
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use support::{Chance, Memory, fast_dir, files_under, header, program, put_member};
+use support::{Chance, Filled, Memory, fast_dir, files_under, header, program, put_member};
 
 /// A chain of so many points, each of some 2 MiB in two members.
 fn chain_of(dir: &Path, points: u32) -> Memory {
@@ -191,6 +191,75 @@ fn a_damaged_source_is_not_copied() {
     fs::remove_file(&victim).unwrap();
     assert_eq!(copy(&from, &to, &()).unwrap().copied, [1]);
     assert_eq!((numbers(&to), leftovers(&to)), (vec![1], 0));
+}
+
+/// Adds a point that builds on the newest one, in which one page has changed to `seed`.
+fn add_incremental(dir: &Path, memory: &mut Memory, seed: u64) -> u32 {
+    let chain = Chain::open_or_create(dir, &program()).unwrap();
+    memory.pages.insert((SpaceId(0), 5 * PAGE_SIZE), seed);
+    let changed = [PageRange {
+        space: SpaceId(0),
+        start: 5 * PAGE_SIZE,
+        bytes: PAGE_SIZE,
+    }];
+    let staging = chain.begin_incremental(None).unwrap();
+    for name in ["host", "offload-0a"] {
+        let member = staging.member(name).unwrap();
+        let parent = member.parent_pages("pages.snap").unwrap().unwrap();
+        let out = member.create("pages.snap").unwrap();
+        let summary = PageWrite::changes(parent.summary().id(), &changed)
+            .write(out, "pages.snap", memory, &())
+            .unwrap();
+        member.record_pages("pages.snap", summary).unwrap();
+    }
+    let mut header = header();
+    header.created_unix_ms += seed;
+    staging.commit(header).unwrap().number
+}
+
+fn assert_holds(dir: &Path, at: u32, memory: &Memory) {
+    let snapshot = Snapshot::open(dir, Some(at)).unwrap();
+    let filled = Filled::default();
+    let pages = snapshot
+        .member("host")
+        .unwrap()
+        .pages("pages.snap")
+        .unwrap();
+    pages.fill(&filled, &()).unwrap();
+    filled.assert_is(memory);
+}
+
+#[test]
+fn what_a_point_builds_on_is_copied_with_it_and_kept_with_it() {
+    let top = fast_dir();
+    let (from, to) = (top.path().join("a"), top.path().join("b"));
+    let mut memory = chain_of(&from, 2);
+    assert_eq!(add_incremental(&from, &mut memory, 100), 3);
+    let third = memory.clone();
+    assert_eq!(add_incremental(&from, &mut memory, 200), 4);
+    // Interrupted between two points, the older one is there already.
+    let first = fs::metadata(from.join("000002/host/pages.snap"))
+        .unwrap()
+        .len();
+    let enough = Until(AtomicU64::new(2 * first + (1 << 12)));
+    assert!(copy(&from, &to, &enough).is_err());
+    assert_eq!(numbers(&to), [2]);
+    assert_eq!(copy(&from, &to, &()).unwrap().copied, [3, 4]);
+    assert_holds(&to, 4, &memory);
+    assert_holds(&to, 3, &third);
+    assert!(verify(&to, None, &()).unwrap().is_sound());
+    assert_eq!(add_incremental(&from, &mut memory, 300), 5);
+    assert_eq!(copy(&from, &to, &()).unwrap().copied, [5]);
+    assert_holds(&to, 5, &memory);
+    // Two points are kept, and the two that they build on.
+    assert_eq!(retain(&from, 2).unwrap().removed, [1]);
+    assert_eq!(numbers(&from), [2, 3, 4, 5]);
+    assert!(verify(&from, None, &()).unwrap().is_sound());
+    // With a full one, the older ones are needed no more.
+    let chain = Chain::open_or_create(&from, &program()).unwrap();
+    chain.begin().unwrap().commit(header()).unwrap();
+    assert_eq!(retain(&from, 1).unwrap().removed, [2, 3, 4, 5]);
+    assert_holds(&to, 5, &memory);
 }
 
 #[test]

@@ -159,7 +159,10 @@ fn wanted(from: &Path, to: &Path) -> Result<Vec<Manifest>, StoreError> {
         let manifest = Manifest::read(&from.join(point_name(number)), number)?.0;
         if there.contains(&number) {
             let theirs = Manifest::read(&to.join(point_name(number)), number)?.0;
-            if theirs.header != manifest.header {
+            // A point can only build on the very files that it was made for.
+            let builds_on = number != snapshot.number();
+            if theirs.header != manifest.header || (builds_on && theirs.members != manifest.members)
+            {
                 return Err(conflict(to, number));
             }
             break;
