@@ -13,6 +13,7 @@ mod behaviour {
     mod plain_programs;
     mod plan;
     mod process_trees;
+    mod reports;
     mod restart_elsewhere;
     mod stops_and_restarts;
 }

@@ -28,6 +28,7 @@ mod runtime_dir;
 mod signals;
 mod snapshot;
 mod supervisor;
+mod timing;
 
 pub use card::{CardDaemonOptions, card_daemon};
 pub use checkpoint::Live;

@@ -132,7 +132,26 @@ pub struct PausedProcess {
     /// `Pause`; empty elsewhere).
     #[serde(default)]
     pub in_flight: Vec<String>,
+    /// What its pause, or its restore, took: for reports, without meaning for anybody else. In the host library's answer to `Pause`
+    /// the moments are counted from the request on, for a restored process has a clock of its own; in a daemon's
+    /// `Restored` they are of the machine's `CLOCK_MONOTONIC`.
+    #[serde(default)]
+    pub steps: Vec<Step>,
 }
+
+/// A step of an operation.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Step {
+    /// What was done.
+    pub name: String,
+    /// When it began, in nanoseconds.
+    pub begin: u64,
+    /// When it ended, in nanoseconds.
+    pub end: u64,
+}
+
+/// Name of the [`Step`] of a pause that is not the host process's: the offload process closes its gate.
+pub const STEP_OFFLOAD_GATE: &str = "hold results back";
 
 /// From the supervisor to the host library.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -198,6 +217,8 @@ pub enum CaptureDecision {
 /// From a daemon's capture worker, over the completion channel of a capture.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
+// Each is sent and forgotten: its size does not matter.
+#[allow(clippy::large_enum_variant)]
 pub enum CaptureEvent {
     /// So many more bytes of memory are dealt with.
     Progress {
@@ -214,6 +235,10 @@ pub enum CaptureEvent {
         pages: PageFileSummary,
         /// Of the local store's page file.
         store: PageFileSummary,
+        /// What it took, in moments of the machine's `CLOCK_MONOTONIC`: the process is saved first, then the store. For
+        /// reports.
+        #[serde(default)]
+        steps: Vec<Step>,
     },
     /// The process could not be saved; it goes on unharmed.
     Failed {

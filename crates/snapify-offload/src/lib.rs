@@ -19,6 +19,7 @@ mod error;
 pub mod host;
 mod layout;
 pub mod sink;
+mod steps;
 mod wire;
 
 #[allow(unsafe_code)]

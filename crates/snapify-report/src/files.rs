@@ -153,7 +153,7 @@ mod tests {
     use crate::timeline::{Actor, Operation, Recorder};
 
     fn timeline(at: u64) -> Timeline {
-        let recorder = Recorder::begin(Operation::Checkpoint, 1);
+        let recorder = Recorder::begin(Operation::Checkpoint);
         recorder.time(Actor::Host, "describe", || ());
         let mut timeline = recorder.finish();
         timeline.started_unix_ms = at;

@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use snapify_report::{Actor, Operation, Recorder};
-//! let recorder = Recorder::begin(Operation::Checkpoint, 4711);
+//! let recorder = Recorder::begin(Operation::Checkpoint);
 //! let answer = recorder.time(Actor::Coordinator, "pause", || 42);
 //! let timeline = recorder.finish();
 //! assert_eq!((answer, timeline.phases.len()), (42, 1));

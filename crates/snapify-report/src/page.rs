@@ -1,7 +1,7 @@
 //! One page for a snapshot directory: timelines as in paper 1, figures 5 to 7, times and sizes as in figure 10.
 //!
 //! Bars are positioned in per cent, so that they fit any screen, and text stays text. Each has its numbers in attributes
-//! (`data-start`, `data-end` in seconds, `data-bytes`), unrounded.
+//! (`data-start-ns` and `data-end-ns`, `data-ns`, `data-bytes`), unrounded.
 
 use crate::files::Unreadable;
 use crate::html::Html;
@@ -102,18 +102,19 @@ fn breakdowns(html: &mut Html, timelines: &[Timeline]) {
     }
     for kind in kinds {
         let of_kind = || timelines.iter().filter(|t| t.operation.name() == kind);
-        let longest = of_kind().map(|t| t.seconds).fold(0.0, f64::max);
+        let longest = of_kind().map(|t| t.seconds()).fold(0.0, f64::max);
         html.line("h2", &[], format_args!("Time: {kind}"));
         for timeline in of_kind() {
             html.line("h3", &[], heading(timeline));
-            for (label, class, seconds) in breakdown(timeline) {
+            for (label, class, nanos) in breakdown(timeline) {
+                let seconds = nanos as f64 / 1e9;
                 share(
                     html,
                     &label,
                     class,
                     seconds / longest,
                     &time(seconds),
-                    &[("data-seconds", &seconds)],
+                    &[("data-ns", &nanos)],
                 );
             }
         }
@@ -121,27 +122,31 @@ fn breakdowns(html: &mut Html, timelines: &[Timeline]) {
 }
 
 /// What took how long: the coordinator's phases, the host process, the cards side by side, all.
-fn breakdown(timeline: &Timeline) -> Vec<(String, &'static str, f64)> {
-    let mut parts: Vec<(String, &'static str, f64)> = Vec::new();
+fn breakdown(timeline: &Timeline) -> Vec<(String, &'static str, u64)> {
+    let mut parts: Vec<(String, &'static str, u64)> = Vec::new();
     for phase in phases_of(timeline, |actor| *actor == Actor::Coordinator) {
-        parts.push((phase.name.clone(), class(phase), phase.end - phase.start));
+        parts.push((
+            phase.name.clone(),
+            class(phase),
+            phase.end_ns - phase.start_ns,
+        ));
     }
     let busy = |wanted: &dyn Fn(&Actor) -> bool| {
         let of_memory = |phase: &&Phase| matches!(class(phase), "describe" | "memory" | "store");
         let mut found = phases_of(timeline, wanted).filter(of_memory).peekable();
         found.peek()?;
-        let (start, end) = found.fold((f64::MAX, 0.0), |(start, end), phase| {
-            (phase.start.min(start), phase.end.max(end))
+        let (start, end) = found.fold((u64::MAX, 0), |(start, end), phase| {
+            (phase.start_ns.min(start), phase.end_ns.max(end))
         });
         Some(end - start)
     };
-    if let Some(seconds) = busy(&|actor| *actor == Actor::Host) {
-        parts.push(("host process".into(), "memory", seconds));
+    if let Some(nanos) = busy(&|actor| *actor == Actor::Host) {
+        parts.push(("host process, meanwhile".into(), "memory", nanos));
     }
-    if let Some(seconds) = busy(&|actor| matches!(actor, Actor::Card { .. })) {
-        parts.push(("cards".into(), "store", seconds));
+    if let Some(nanos) = busy(&|actor| matches!(actor, Actor::Card { .. })) {
+        parts.push(("cards, meanwhile".into(), "store", nanos));
     }
-    parts.push(("in all".into(), "other", timeline.seconds));
+    parts.push(("in all".into(), "other", timeline.took_ns));
     parts
 }
 
@@ -228,19 +233,19 @@ fn operation(html: &mut Html, timeline: &Timeline) {
     let text = format!(
         "Process {}, {} in all.",
         timeline.pid,
-        time(timeline.seconds)
+        time(timeline.seconds())
     );
     html.line("p", &[("class", &"soft")], text);
-    lanes(html, timeline, "timeline", 0.0, timeline.seconds);
+    lanes(html, timeline, "timeline", 0.0, timeline.seconds());
     // Draining takes a thousandth of the whole: it gets a drawing of its own.
     let pause = phases_of(timeline, |actor| *actor == Actor::Coordinator)
         .find(|phase| phase.name == "pause");
     if let Some(pause) = pause
-        && pause.end > pause.start
-        && pause.end - pause.start < timeline.seconds / 4.0
+        && pause.end_ns > pause.start_ns
+        && pause.seconds() < timeline.seconds() / 4.0
     {
         html.line("h3", &[], "The pause, enlarged");
-        lanes(html, timeline, "enlarged", pause.start, pause.end);
+        lanes(html, timeline, "enlarged", pause.start(), pause.end());
     }
     table(html, timeline);
 }
@@ -250,7 +255,7 @@ fn lanes(html: &mut Html, timeline: &Timeline, class_of_all: &str, from: f64, to
     let span = to - from;
     let mut lanes: BTreeMap<_, Vec<(usize, &Phase)>> = BTreeMap::new();
     for (number, phase) in (1..).zip(&timeline.phases) {
-        if phase.end >= from && phase.start < to {
+        if phase.end() >= from && phase.start() < to {
             lanes
                 .entry(order(&phase.actor))
                 .or_default()
@@ -279,17 +284,17 @@ fn lanes(html: &mut Html, timeline: &Timeline, class_of_all: &str, from: f64, to
 }
 
 fn bar(html: &mut Html, number: usize, phase: &Phase, from: f64, span: f64) {
-    let begin = (phase.start - from).max(0.0) / span;
-    let end = ((phase.end - from) / span).min(1.0);
+    let begin = (phase.start() - from).max(0.0) / span;
+    let end = ((phase.end() - from) / span).min(1.0);
     let class = format!("bar {}", class(phase));
     let style = format!("left:{};width:{}", per_cent(begin), per_cent(end - begin));
-    let title = format!("{}: {}", phase.name, time(phase.end - phase.start));
+    let title = format!("{}: {}", phase.name, time(phase.seconds()));
     let attributes: [(&str, &dyn std::fmt::Display); 5] = [
         ("class", &class),
         ("style", &style),
         ("title", &title),
-        ("data-start", &phase.start),
-        ("data-end", &phase.end),
+        ("data-start-ns", &phase.start_ns),
+        ("data-end-ns", &phase.end_ns),
     ];
     let label = if end - begin > 0.04 {
         number.to_string()
@@ -303,9 +308,10 @@ fn bar(html: &mut Html, number: usize, phase: &Phase, from: f64, span: f64) {
 fn rows<'a>(phases: &[(usize, &'a Phase)]) -> Vec<Vec<(usize, &'a Phase)>> {
     let mut rows: Vec<Vec<(usize, &Phase)>> = Vec::new();
     for &(number, phase) in phases {
-        let free = rows
-            .iter_mut()
-            .find(|row| row.last().is_some_and(|(_, last)| last.end <= phase.start));
+        let free = rows.iter_mut().find(|row| {
+            row.last()
+                .is_some_and(|(_, last)| last.end_ns <= phase.start_ns)
+        });
         match free {
             Some(row) => row.push((number, phase)),
             None => rows.push(vec![(number, phase)]),
@@ -344,8 +350,8 @@ fn row(html: &mut Html, number: usize, phase: &Phase) {
         });
         html.line("td", &[], who(&phase.actor));
         html.line("td", &[], &phase.name);
-        html.line("td", &[("class", &"number wide")], time(phase.start));
-        let seconds = phase.end - phase.start;
+        html.line("td", &[("class", &"number wide")], time(phase.start()));
+        let seconds = phase.seconds();
         html.line("td", &[("class", &"number")], time(seconds));
         let size = phase.bytes.map_or_else(String::new, bytes);
         html.line("td", &[("class", &"number")], size);
@@ -382,9 +388,9 @@ fn class(phase: &Phase) -> &'static str {
     let has = |words: &[&str]| words.iter().any(|word| phase.name.contains(word));
     match () {
         () if has(&["stands still"]) => "still",
-        () if has(&["store"]) => "store",
+        () if has(&["local store"]) => "store",
         () if has(&["save", "restore", "capture", "copy"]) => "memory",
-        () if has(&["pause", "drain", "gate", "resume", "release"]) => "drain",
+        () if has(&["pause", "drain", "gate", "hold", "resume", "release"]) => "drain",
         () if has(&["commit"]) => "commit",
         () if has(&["freeze", "describe", "check", "start"]) => "describe",
         () => "other",

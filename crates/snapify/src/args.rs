@@ -33,6 +33,7 @@ pub enum Command {
     Inspect(Inspect),
     Verify(Verify),
     Plan(crate::plan::PlanArgs),
+    Report(crate::drawing::ReportArgs),
     /// A card daemon: started by `run` and `restart`, never by hand.
     #[command(hide = true)]
     CardDaemon(CardDaemon),
@@ -269,6 +270,14 @@ mod tests {
         assert!(matches!(cli.command, Command::Checkpoint(c) if c.tcp == Some(Tcp::Close)));
         assert!(parse(&["snapify", "restart", "d", "--tcp=close"]).is_ok());
         assert!(parse(&["snapify", "checkpoint", "1", "d", "--tcp=keep"]).is_err());
+    }
+
+    #[test]
+    fn a_report_goes_somewhere() {
+        let parse = |args: &[&str]| Cli::try_parse_from(args);
+        assert!(parse(&["snapify", "report", "d"]).is_err());
+        assert!(parse(&["snapify", "report", "d", "-o", "x.html"]).is_ok());
+        assert!(parse(&["snapify", "report", "d", "--json"]).is_ok());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 mod args;
+mod drawing;
 mod exit;
 mod plan;
 mod progress;
@@ -104,6 +105,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             verify.json,
         ),
         Command::Plan(arguments) => plan::execute(&arguments),
+        Command::Report(arguments) => drawing::execute(&arguments),
         Command::CardDaemon(card) => {
             let options = CardDaemonOptions {
                 index: card.index,

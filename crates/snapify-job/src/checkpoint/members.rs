@@ -4,11 +4,13 @@ use super::pause::Pause;
 use crate::error::JobError;
 use crate::link::Link;
 use crate::snapshot::{PAGES_FILE, PROCESS_FILE, STORE_FILE, offload_member};
+use crate::timing::note_capture;
 use snapify_fabric::Channel;
 use snapify_offload::control::{
     CaptureDecision, CaptureEvent, CaptureProcess, HostToSupervisor, PausedProcess, ProcessId,
     SupervisorToHost,
 };
+use snapify_report::Recorder;
 use snapify_store::{MemberDir, PageFileSummary, Progress, Staging};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -74,7 +76,13 @@ impl Captures {
     }
 
     /// Waits until all are captured.
-    pub(super) fn finish(&mut self, link: &Link, host: &OwnedFd, pid: i32) -> Result<(), JobError> {
+    pub(super) fn finish(
+        &mut self,
+        link: &Link,
+        host: &OwnedFd,
+        pid: i32,
+        recorder: &Recorder,
+    ) -> Result<(), JobError> {
         for capture in &mut self.processes {
             let failed = |why| JobError::Member {
                 member: name(&capture.process),
@@ -91,8 +99,14 @@ impl Captures {
                 };
                 match event {
                     CaptureEvent::Progress { bytes, .. } => link.advance(bytes),
-                    CaptureEvent::Done { pages, store, .. } => {
-                        capture.summaries = Some((pages, store))
+                    CaptureEvent::Done {
+                        pages,
+                        store,
+                        steps,
+                        ..
+                    } => {
+                        note_capture(recorder, &capture.process, &steps, &pages, &store);
+                        capture.summaries = Some((pages, store));
                     }
                     CaptureEvent::Failed { message, .. } => return Err(failed(message)),
                 }

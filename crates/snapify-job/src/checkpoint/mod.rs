@@ -22,12 +22,14 @@ use crate::protocol::{CheckpointReport, MemberReport};
 use crate::snapshot::{
     HOST, JOB_FILE, Job, OffloadProcess, PAGES_FILE, PROCESS_FILE, offload_member,
 };
+use crate::timing;
 use live::Standing;
 use members::Captures;
 use pause::Pause;
 use snapify_fabric::Channel;
 use snapify_plan::Measurement;
 use snapify_proc::{External, Frozen, Outside, Pid};
+use snapify_report::{Actor, Moment, Operation, Recorder};
 use snapify_store::{Chain, PageFileSummary, ProgramIdentity};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -75,6 +77,8 @@ pub(crate) fn checkpoint(
 ) -> Result<CheckpointReport, JobError> {
     let stop = manner.stop;
     let begin = Instant::now();
+    let recorder = Recorder::begin(Operation::Checkpoint);
+    recorder.pid(application.host);
     let host = own_process(application.host)?;
     live::clean_up_after_worker(application.host);
     let process = |source| match source {
@@ -92,13 +96,20 @@ pub(crate) fn checkpoint(
         },
     };
     let freeze = |externals: &[External]| {
-        let at = Instant::now();
+        let at = Moment::now();
         let mut frozen = Frozen::freeze(Pid(application.host)).map_err(process)?;
+        recorder.since(Actor::Host, "freeze", at);
         frozen.set_outside(manner.outside);
-        let image = frozen.describe(externals).map_err(process)?;
+        let image = recorder
+            .time(Actor::Host, "describe", || frozen.describe(externals))
+            .map_err(process)?;
         let live = manner.is_live(application, image.private_bytes());
         let standing = live::stand_or_go_on(frozen, live, link);
-        Ok::<_, JobError>((standing, image, at, at.elapsed().as_secs_f64()))
+        let until = Moment::now();
+        if matches!(standing, Standing::Copied(_)) {
+            recorder.note(Actor::Host, "stands still", at, until, None);
+        }
+        Ok::<_, JobError>((standing, image, at, until.seconds_since(at)))
     };
     // What nobody but the engine has to do with is refused, if at all, before a directory is made for it. Looking at running
     // processes beforehand tells less: they come and go.
@@ -117,7 +128,10 @@ pub(crate) fn checkpoint(
     link.tell(Event::Phase(Phase::Pausing));
     let (mut pause, paused) = match application.agent {
         Some(agent) => {
+            let asked = Moment::now();
             let (pause, paused) = Pause::begin(agent, link, &host, application.host)?;
+            recorder.since(Actor::Coordinator, "pause", asked);
+            timing::note_pause(&recorder, &paused.processes, asked);
             (Some(pause), Some(paused))
         }
         None => (None, None),
@@ -126,6 +140,7 @@ pub(crate) fn checkpoint(
 
     link.tell(Event::Phase(Phase::Capturing));
     let captured = Instant::now();
+    let capturing = Moment::now();
     let processes = paused
         .as_ref()
         .map(|paused| &*paused.processes)
@@ -150,9 +165,12 @@ pub(crate) fn checkpoint(
     let member = staging.member(HOST)?;
     member.write_json(PROCESS_FILE, &image)?;
     link.tell(Event::Total(image.saved_bytes()));
+    let saving = Moment::now();
     let pages = standing
         .save_pages(member.create(PAGES_FILE)?, link)
         .map_err(process)?;
+    let bytes = Some(pages.pages_stored * snapify_store::PAGE_SIZE);
+    recorder.note(Actor::Host, "save pages", saving, Moment::now(), bytes);
     member.record_pages(PAGES_FILE, pages)?;
 
     // What goes on may do so as soon as its own pages are safe; what is to end must not run again, or it would do
@@ -163,12 +181,14 @@ pub(crate) fn checkpoint(
             Standing::Copied(copies) => frozen_seconds + live::finish(copies, link),
             Standing::Frozen(frozen) => {
                 frozen.thaw().map_err(process)?;
-                frozen_at.elapsed().as_secs_f64()
+                recorder.since(Actor::Host, "stands still", frozen_at);
+                Moment::now().seconds_since(frozen_at)
             }
             Standing::Gone => frozen_seconds,
         };
     }
-    captures.finish(link, &host, application.host)?;
+    captures.finish(link, &host, application.host, &recorder)?;
+    recorder.since(Actor::Coordinator, "capture", capturing);
     let capture_seconds = captured.elapsed().as_secs_f64();
     link.flush();
 
@@ -198,11 +218,12 @@ pub(crate) fn checkpoint(
     // The application need not wait for the disk.
     if !stop && let Some(pause) = pause.take() {
         link.tell(Event::Phase(Phase::Resuming));
-        pause.end(link, &host)?;
+        recorder.time(Actor::Coordinator, "resume", || pause.end(link, &host))?;
     }
     link.check()?;
     link.tell(Event::Phase(Phase::Committing));
     let committing = Instant::now();
+    let bound = Moment::now();
     let mut summaries = vec![&pages];
     for process in processes {
         if let Some((pages, store)) = captures.summary(process.id) {
@@ -226,11 +247,15 @@ pub(crate) fn checkpoint(
         },
         capture_seconds,
     }))?;
+    let files = Some(point.bytes);
+    recorder.note(Actor::Coordinator, "commit", bound, Moment::now(), files);
+    recorder.point(point.number);
     let commit_seconds = committing.elapsed().as_secs_f64();
     if let Standing::Frozen(frozen) = standing.take() {
         captures.terminate();
         frozen.kill().map_err(process)?;
-        frozen_seconds = frozen_at.elapsed().as_secs_f64();
+        recorder.since(Actor::Host, "stands still", frozen_at);
+        frozen_seconds = Moment::now().seconds_since(frozen_at);
         if let Some(pause) = pause.take() {
             pause.forget();
         }
@@ -249,6 +274,7 @@ pub(crate) fn checkpoint(
             ));
         }
     }
+    timing::keep(recorder, dir);
     Ok(CheckpointReport {
         pid: application.host,
         dir: dir.to_path_buf(),

@@ -13,6 +13,7 @@ use crate::layout::Layout;
 use crate::signals::Signals;
 use crate::snapshot::{HOST, PAGES_FILE};
 use crate::supervisor::{House, Origin, Program, Supervisor, host_id, start_cards};
+use crate::timing;
 pub use files::Files;
 use plan::Plan;
 use snapify_fabric::Channel;
@@ -21,6 +22,7 @@ use snapify_offload::control::{
     SupervisorToHost, external_card, external_store,
 };
 use snapify_proc::{Orphans, RestorePlan, Restored};
+use snapify_report::{Actor, Moment, Operation, Recorder};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -72,17 +74,30 @@ pub fn restart(
 }
 
 fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supervisor, JobError> {
-    let plan = Plan::make(options)?;
+    let recorder = Recorder::begin(Operation::Restart);
+    let plan = recorder.time(Actor::Coordinator, "check", || Plan::make(options))?;
+    recorder.point(plan.snapshot.number());
     let layout = Layout::find()?;
     let signals = Signals::new()?;
     let house = House::open()?;
     plan.stand_in_for_old_socket(&house)?;
     observer.event(Event::Phase(Phase::StartingCards));
-    let cards = start_cards(&layout, &signals, &plan.memories)?;
+    let cards = recorder.time(Actor::Coordinator, "start cards", || {
+        start_cards(&layout, &signals, &plan.memories)
+    })?;
     observer.event(Event::Phase(Phase::Restoring));
     let outputs = outputs::open(&plan.job.stdio)?;
-    let restored = restore_offload_processes(&plan, &cards, &outputs)?;
-    let (mut program, agent) = restore_host(&plan, &cards, &restored, outputs)?;
+    let restored = recorder.time(Actor::Coordinator, "restore offload processes", || {
+        restore_offload_processes(&plan, &cards, &outputs)
+    })?;
+    for restored in &restored {
+        let card = plan.card_of[restored.process.card as usize];
+        timing::note_restore(&recorder, card, &restored.process);
+    }
+    let (mut program, agent) = recorder.time(Actor::Coordinator, "restore host process", || {
+        restore_host(&plan, &cards, &restored, outputs)
+    })?;
+    recorder.pid(program.pid().0);
     if let Some(registration) = &plan.job.registration {
         crate::registration::put_back(registration, plan.image.root().pid());
     }
@@ -92,6 +107,7 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
     if options.files == Files::Truncate {
         files::truncate(&plan.image, &plan.job.stdio)?;
     }
+    let releasing = Moment::now();
     for_each_process(&plan, &cards, &restored, |card, process| {
         card.request(&SupervisorToCard::Start { id: process.id }, &[])
             .map(drop)
@@ -100,6 +116,8 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
     if let Some(agent) = &agent {
         release(agent, &plan, &restored)?;
     }
+    recorder.since(Actor::Coordinator, "release", releasing);
+    timing::keep(recorder, &plan.dir);
     let origin = Origin {
         program: plan.job.program.clone(),
         identity: plan.job.identity.clone(),

@@ -4,11 +4,12 @@
 use super::Daemon;
 use super::fork::{Worker, spawn};
 use super::process::{unknown, words};
-use crate::control::{CaptureDecision, CaptureEvent, ProcessId, ProcessState};
+use crate::control::{CaptureDecision, CaptureEvent, ProcessId, ProcessState, Step};
 use crate::engine::{
     AfterCapture, CaptureFiles, CaptureOrder, Engine, EngineError, External, PageFileSummary,
     Progress,
 };
+use crate::steps::Stopwatch;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::SeekFrom;
 use snapify_fabric::{Channel, SharedFile};
@@ -139,16 +140,21 @@ impl Order<'_> {
         };
         let mut store = Some(store);
         let mut saved_store = None;
+        let mut stopwatch = Stopwatch::absolute();
+        let mut steps = Vec::new();
         let mut decision = AfterCapture::Resume;
         let mut during = |pages: &PageFileSummary| -> Result<AfterCapture, EngineError> {
+            stopwatch.lap("save process");
             let out = store
                 .take()
                 .ok_or("the engine asked for the local store twice")?;
             let summary = save_store(self.store, out, &progress)?;
             saved_store = Some(summary);
             progress.flush();
+            stopwatch.lap("save local store");
+            steps = stopwatch.take();
             if self.hold {
-                completion.send(&self.done(*pages, summary), &[])?;
+                completion.send(&self.done(*pages, summary, steps.clone()), &[])?;
                 decision = await_decision(completion);
             }
             Ok(decision)
@@ -169,7 +175,7 @@ impl Order<'_> {
                     status::SAVED
                 };
             }
-            (Ok(pages), Some(store)) => (self.done(pages, store), status::SAVED),
+            (Ok(pages), Some(store)) => (self.done(pages, store, steps), status::SAVED),
             (Ok(_), None) => (
                 self.failed("the engine did not save the local store".into()),
                 status::FAILED,
@@ -181,11 +187,17 @@ impl Order<'_> {
         told.1
     }
 
-    fn done(&self, pages: PageFileSummary, store: PageFileSummary) -> CaptureEvent {
+    fn done(
+        &self,
+        pages: PageFileSummary,
+        store: PageFileSummary,
+        steps: Vec<Step>,
+    ) -> CaptureEvent {
         CaptureEvent::Done {
             id: self.id,
             pages,
             store,
+            steps,
         }
     }
 

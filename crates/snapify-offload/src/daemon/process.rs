@@ -255,6 +255,7 @@ impl Daemon {
             pid: process.child.pid(),
             store_bytes: process.store_bytes(),
             in_flight: Vec::new(),
+            steps: Vec::new(),
         })
     }
 

@@ -7,9 +7,10 @@ use super::fork::spawn;
 use super::process::{OffloadProcess, words};
 use crate::control::{
     CardToSupervisor, EXTERNAL_CONTROL, EXTERNAL_STDERR, EXTERNAL_STDOUT, EXTERNAL_STORE,
-    PausedProcess, ProcessId, ProcessState,
+    PausedProcess, ProcessId, ProcessState, Step,
 };
 use crate::engine::{Progress, RestoreOrder};
+use crate::steps::now;
 use snapify_fabric::{Channel, SharedFile};
 use snapify_store::{PageFile, PageSink, SpaceId};
 use std::fs::File;
@@ -56,10 +57,15 @@ impl Daemon {
             untold: AtomicU64::new(0),
         };
         let memory = self.memory;
+        let begin = now();
         let filler =
             spawn(
                 || match fill_store(&store, File::from(saved_store), &reporter, memory) {
-                    Ok(()) => 0,
+                    // That it is done shows in its status; when, only it can tell.
+                    Ok(()) => {
+                        let _ = (&complain).write_all(now().to_string().as_bytes());
+                        0
+                    }
                     Err(why) => {
                         let _ = (&complain).write_all(why.as_bytes());
                         1
@@ -76,6 +82,7 @@ impl Daemon {
             progress: &reporter,
         };
         let restored = self.engine.restore(order).map_err(words);
+        let rebuilt = now();
         if restored.is_err() {
             filler.kill();
         }
@@ -106,7 +113,16 @@ impl Daemon {
             complaint: None,
         };
         self.processes.insert(id, process);
-        let told = self.describe(id).ok_or("the process vanished")?;
+        let mut told = self.describe(id).ok_or("the process vanished")?;
+        let step = |name: &str, end| Step {
+            name: name.into(),
+            begin,
+            end,
+        };
+        told.steps = vec![
+            step("restore process", rebuilt),
+            step("fill local store", why.parse().unwrap_or(rebuilt)),
+        ];
         Ok((told, theirs))
     }
 }

@@ -9,11 +9,12 @@ use super::card::{Card, Notice};
 use super::process::{call, unexpected};
 use super::{Process, Result, Runtime, threads};
 use crate::control::{
-    CaptureProcess, EXTERNAL_CONTROL, HostToSupervisor, PausedProcess, SupervisorToHost,
-    external_card, external_store,
+    CaptureProcess, EXTERNAL_CONTROL, HostToSupervisor, PausedProcess, STEP_OFFLOAD_GATE,
+    SupervisorToHost, external_card, external_store,
 };
 use crate::engine::External;
 use crate::error::{DeathCause, OffloadError};
+use crate::steps::Stopwatch;
 use crate::wire::{CardReply, HostRequest, command};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -70,16 +71,22 @@ struct Paused<'a> {
     closed: Vec<Arc<Process>>,
     /// Why the application cannot go on as it was, to be told when it is resumed.
     complaint: Option<String>,
+    /// What the pause takes.
+    stopwatch: Stopwatch,
 }
 
 impl<'a> Paused<'a> {
     /// Case 1: an unfinished creation, destruction or loading is completed first, and no new one begins.
     fn new(runtime: &'a Runtime) -> Self {
+        let mut stopwatch = Stopwatch::relative();
+        let lifecycle = runtime.lifecycle();
+        stopwatch.lap("finish what is being created");
         Self {
             runtime,
-            _lifecycle: runtime.lifecycle(),
+            _lifecycle: lifecycle,
             closed: Vec::new(),
             complaint: None,
+            stopwatch,
         }
     }
 
@@ -153,6 +160,7 @@ impl<'a> Paused<'a> {
         for process in self.runtime.processes() {
             // Cases 2 to 4: from here on nobody sends a request, copies a piece or changes the store.
             process.gate.close();
+            self.stopwatch.lap("close the gate");
             self.closed.push(process.clone());
             if process.status().is_err() {
                 process.sever()?;
@@ -164,7 +172,7 @@ impl<'a> Paused<'a> {
                 process.store_fd(),
                 vec![store],
             ));
-            paused.push(pause_process(&process)?);
+            paused.push(pause_process(&process, &mut self.stopwatch)?);
         }
         Ok(HostToSupervisor::Paused {
             externals,
@@ -249,7 +257,7 @@ impl<'a> Paused<'a> {
 }
 
 /// Empties the channels of one process whose gate is closed.
-fn pause_process(process: &Process) -> Result<PausedProcess> {
+fn pause_process(process: &Process, stopwatch: &mut Stopwatch) -> Result<PausedProcess> {
     // Case 3: nobody can send a command any more; when the marker is answered all before it have been.
     let marker = process
         .commands
@@ -266,16 +274,21 @@ fn pause_process(process: &Process) -> Result<PausedProcess> {
                 .map_err(|error| process.ring_error(error))?;
         }
     }
+    stopwatch.lap("drain commands");
     // What no buffer uses need not be saved.
     if let Err(error) = process.buffers().trim(&process.file) {
         return Err(process.refused("give back free memory".into(), format!("{error:?}")));
     }
+    stopwatch.lap("give back free memory");
     let operation = "pause an offload process";
     let body = HostRequest::Pause { id: process.id() };
-    match call(&process.card, body, &[], operation)? {
+    let answer = call(&process.card, body, &[], operation)?;
+    stopwatch.lap(STEP_OFFLOAD_GATE);
+    match answer {
         (CardReply::Paused { process: paused }, _) => Ok(PausedProcess {
             card: process.card(),
             in_flight: process.running(),
+            steps: stopwatch.take(),
             ..paused
         }),
         (other, _) => Err(unexpected(&process.card, operation, &other)),

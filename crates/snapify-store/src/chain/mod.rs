@@ -36,6 +36,9 @@ pub(crate) const CHAIN_FILE: &str = "chain.json";
 /// What the names of staging directories begin with.
 pub(crate) const STAGING_PREFIX: &str = ".staging-";
 
+/// A folder of what operations took, for people. Nothing here reads or writes it.
+const REPORTS_DIR: &str = "reports";
+
 const FORMAT: &str = "snapify-chain";
 const VERSION: u32 = 1;
 
@@ -237,7 +240,7 @@ impl Contents {
                 } else {
                     contents.odd_points.push(name);
                 }
-            } else if name != CHAIN_FILE && name != lock::LOCK_FILE {
+            } else if ![CHAIN_FILE, lock::LOCK_FILE, REPORTS_DIR].contains(&&*name) {
                 strange.push(name);
             }
         }
