@@ -26,6 +26,8 @@ pub mod ptrace;
 pub mod sock_diag;
 #[allow(unsafe_code)]
 pub mod sockopt;
+#[allow(unsafe_code)]
+pub mod tty;
 pub mod unix_diag;
 #[allow(unsafe_code)]
 pub mod unix_socket;

@@ -78,6 +78,22 @@ pub fn wait_alone(tid: i32) -> io::Result<WaitStatus> {
     }
 }
 
+/// Waits for any child to end or to be stopped, as waitpid(2) with `__WALL` and `WUNTRACED`.
+pub fn wait_for_change() -> io::Result<(i32, WaitStatus)> {
+    let mut status = 0;
+    loop {
+        // SAFETY: `status` is a live integer.
+        let result = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::WUNTRACED) };
+        if result > 0 {
+            return Ok((result, WaitStatus(status)));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
 /// Blocks until `tid`, or another child or tracee of this thread, has something to tell.
 ///
 /// Waiting for `tid` alone could last for ever: the end of a thread-group leader is reported only once all its other

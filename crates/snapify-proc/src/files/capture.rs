@@ -5,7 +5,7 @@ use super::regular::{NamedType, OpenRemoved, RemovedFile};
 use super::survey::{Found, Group, Seen, Subject, Survey, View};
 use super::{
     Description, Descriptor, FilesImage, Object, can_read, can_write, fifo, has_flag, inet,
-    input_signals, mqueue, pipe, regular, unix,
+    input_signals, mqueue, pipe, regular, terminal, unix,
 };
 use crate::capture::Gathered;
 use crate::error::{Obstacle, ProcError};
@@ -64,8 +64,10 @@ pub(crate) fn capture(
         removed: HashMap::new(),
         queues: HashMap::new(),
         unix: unix::capture::places(survey.view.unix.saved()),
+        terminals: HashMap::new(),
     };
     let mut flying = HashMap::new();
+    builder.image.outer_terminal = terminal::outer(&survey.view);
     let mut tables = vec![Vec::new(); subjects.len()];
     for group in &survey.groups {
         let described = match &group.found {
@@ -116,6 +118,8 @@ struct Builder<'a> {
     queues: HashMap<(u64, u64), usize>,
     /// Index of each UNIX socket by inode number.
     unix: HashMap<u64, usize>,
+    /// Index of each pseudo-terminal by its index in the survey.
+    terminals: HashMap<usize, usize>,
 }
 
 /// What the images of sockets need from the rest.
@@ -215,6 +219,7 @@ impl Builder<'_> {
             Found::Unix => Object::Unix(unix::SocketRef {
                 socket: self.unix[&seen.stat.st_ino],
             }),
+            Found::Terminal(end) => Object::Terminal(self.terminal(*end)?),
         };
         let kept = match object {
             // Belongs to whoever supplies it.
@@ -227,6 +232,7 @@ impl Builder<'_> {
         let comes_late = match &object {
             Object::PidFd(pidfd) => pidfd.process.is_some(),
             Object::Named(file) => file.file_type == NamedType::OwnProc,
+            Object::Terminal(end) => end.side == terminal::Side::Own,
             _ => false,
         };
         if comes_late && group.descriptors.iter().any(is_flying) {
@@ -310,6 +316,32 @@ impl Builder<'_> {
         let queue = self.image.queues.len() - 1;
         self.queues.insert(seen.object_id(), queue);
         Ok(queue)
+    }
+
+    fn terminal(&mut self, end: terminal::End) -> Result<terminal::TerminalEnd, Obstacle> {
+        let terminals = &mut self.image.terminals;
+        let (terminal, side) = match end {
+            terminal::End::HungUp(number) => {
+                terminals.push(terminal::TerminalImage {
+                    number,
+                    hung_up: true,
+                    ..terminal::TerminalImage::default()
+                });
+                (terminals.len() - 1, terminal::Side::Program)
+            }
+            terminal::End::Of(index, side) => {
+                let terminal = match self.terminals.get(&index) {
+                    Some(&terminal) => terminal,
+                    None => {
+                        terminals.push(terminal::capture(self.view, index)?);
+                        self.terminals.insert(index, terminals.len() - 1);
+                        terminals.len() - 1
+                    }
+                };
+                (terminal, side)
+            }
+        };
+        Ok(terminal::TerminalEnd { terminal, side })
     }
 
     /// Saves all TCP and UDP sockets.

@@ -81,6 +81,39 @@ pub(super) fn of_socket(inode: u64) -> Option<String> {
         .map(|proc| describe(&proc))
 }
 
+/// For each of these pseudo-terminals (the device number of the file system of its instance, if that is known, and its number)
+/// that another process has open too: its index, and that process, for people.
+pub(super) fn of_terminals(
+    terminals: &[(Option<u64>, u32)],
+    except: impl Fn(Pid) -> bool,
+) -> Result<HashMap<usize, String>, ProcError> {
+    let mut found = HashMap::new();
+    for pid in others(except)? {
+        let Ok(proc) = ProcDir::open(pid) else {
+            continue;
+        };
+        let Ok(fds) = proc.fds() else { continue };
+        for fd in fds {
+            let name = format!("fd/{fd}");
+            let Ok(link) = proc.link(&name) else {
+                continue;
+            };
+            let number = link.as_bytes().strip_prefix(b"/dev/pts/");
+            let Some(number) = number.and_then(|number| text::unsigned(number, 10)) else {
+                continue;
+            };
+            let instance = || proc.stat_of(&name).ok().map(|stat| stat.st_dev);
+            let is_it = |&(wanted, own): &(Option<u64>, u32)| {
+                u64::from(own) == number && (wanted.is_none() || wanted == instance())
+            };
+            if let Some(index) = terminals.iter().position(is_it) {
+                found.entry(index).or_insert_with(|| describe(&proc));
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// Whether another process has the same description under the same number: it was inherited, and
 /// nobody has taken it into use by giving it a number of its own.
 pub(super) fn has_inherited(seen: &Seen, view: &View<'_>) -> bool {

@@ -22,6 +22,7 @@
 //! | [`epoll`], [`inotify`] | what waits for many, what watches files |
 //! | [`inet`] | TCP and UDP sockets, with connections within |
 //! | [`pidfd`], `namespace` | processes and namespaces |
+//! | [`terminal`] | pseudo-terminals |
 //! | [`inherit`] | standard input and output that lead outside |
 //!
 //! What none of them recognizes is an [`Obstacle`](crate::Obstacle), see [`survey`].
@@ -56,6 +57,7 @@ mod search;
 mod share;
 pub mod signalfd;
 pub mod survey;
+pub mod terminal;
 pub mod timerfd;
 pub mod unix;
 
@@ -88,6 +90,12 @@ pub struct FilesImage {
     /// UNIX sockets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unix: Vec<unix::UnixSocket>,
+    /// Pseudo-terminals whose master side is within the tree.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub terminals: Vec<terminal::TerminalImage>,
+    /// The controlling terminal if its master side is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outer_terminal: Option<terminal::Outer>,
 }
 
 /// A number in the descriptor table.
@@ -167,6 +175,8 @@ pub enum Object {
     Inotify(inotify::Inotify),
     /// A process.
     PidFd(pidfd::PidFd),
+    /// A side of a pseudo-terminal.
+    Terminal(terminal::TerminalEnd),
 }
 
 impl fmt::Display for Object {
@@ -189,6 +199,7 @@ impl fmt::Display for Object {
             Self::Inotify(_) => f.write_str("inotify"),
             Self::PidFd(_) => f.write_str("pidfd"),
             Self::RemovedDirectory(_) => f.write_str("removed directory"),
+            Self::Terminal(_) => f.write_str("pseudo-terminal"),
         }
     }
 }
@@ -226,6 +237,7 @@ impl FilesImage {
                 }
                 Object::Stdio(stdio) => stdio.fd < 3,
                 Object::Inet(inet) => inet.socket < self.inet.sockets.len(),
+                Object::Terminal(end) => end.terminal < self.terminals.len(),
                 _ => true,
             };
             if !there {
@@ -235,7 +247,20 @@ impl FilesImage {
                 )));
             }
         }
+        terminal::validate(&self.terminals)?;
         self.inet.validate()
+    }
+
+    /// By which name the master side of the terminal with this index was opened.
+    fn master_side(&self, index: usize) -> Option<terminal::Side> {
+        self.descriptions
+            .iter()
+            .find_map(|description| match &description.object {
+                Object::Terminal(end) if end.terminal == index && end.side.is_master() => {
+                    Some(end.side)
+                }
+                _ => None,
+            })
     }
 
     /// Checks a process's table of descriptors.

@@ -4,6 +4,7 @@
 use super::pidfd::PidFd;
 use super::pipe::NewPipe;
 use super::regular::{self, NamedType};
+use super::terminal::{self, Side};
 use super::{
     ACCESS_MODE, Description, FilesImage, Object, epoll, has_flag, inet, inotify, mqueue, unix,
 };
@@ -13,6 +14,7 @@ use crate::restore::RestoreContext;
 use rustix::fs::{FileType, Mode, OFlags, SealFlags};
 use rustix::process::{Resource, Rlimit};
 use snapify_store::SpaceId;
+use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
@@ -38,6 +40,8 @@ pub struct Prepared {
     pub(super) inet: inet::NewSockets,
     /// The UNIX sockets, held until they have what they had received.
     pub(super) unix: unix::NewSockets,
+    /// Pseudo-terminals, likewise.
+    pub(super) terminals: terminal::NewTerminals,
 }
 
 /// What has changed since the snapshot was taken so that the descriptors cannot come back. Creates
@@ -88,17 +92,21 @@ impl Prepared {
         }
         let inet = inet::NewSockets::new(&image.inet, &|text| ctx.warn(text))?;
         let unix = unix::NewSockets::new(&image.unix, &|text| ctx.warn(text))?;
+        let side = |index| image.master_side(index);
+        let mut terminals = terminal::NewTerminals::new(&image.terminals, side, ctx)?;
         let mut made = Made {
             pipes: &mut pipes,
             queues: &queues,
             inet: &inet,
             unix: &unix,
+            terminals: &terminals,
         };
         let sources = image
             .descriptions
             .iter()
             .map(|description| source(description, image, &mut made, ctx))
             .collect::<Result<_, _>>()?;
+        terminals.hang_up(&image.terminals);
         for (queue, made) in image.queues.iter().zip(queues.iter().flatten()) {
             queue.set_mode(made)?;
         }
@@ -107,7 +115,13 @@ impl Prepared {
             pipes,
             inet,
             unix,
+            terminals,
         })
+    }
+
+    /// Descriptors of the terminals that are to control sessions, by session.
+    pub(crate) fn controlling(&self, image: &FilesImage) -> HashMap<i32, i32> {
+        self.terminals.controlling(&image.terminals)
     }
 
     /// Another descriptor of a description.
@@ -166,6 +180,7 @@ struct Made<'a> {
     queues: &'a [Option<OwnedFd>],
     inet: &'a inet::NewSockets,
     unix: &'a unix::NewSockets,
+    terminals: &'a terminal::NewTerminals,
 }
 
 fn source(
@@ -213,6 +228,8 @@ fn source(
         Object::Epoll(_) => epoll::make()?,
         Object::Inet(inet) => made.inet.description(inet.socket, flags)?,
         Object::Inotify(_) => inotify::make(flags)?,
+        Object::Terminal(end) if end.side == Side::Own => return Ok(Source::OpenedThere),
+        Object::Terminal(end) => made.terminals.description(*end, flags)?,
     };
     above(&fd, ctx).map(Source::Own)
 }

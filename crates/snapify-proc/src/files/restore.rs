@@ -3,7 +3,7 @@
 
 use super::prepare::{Prepared, Source, seal};
 use super::regular::NamedFile;
-use super::{Descriptor, FilesImage, Object, has_flag, input_signals, locks};
+use super::{Descriptor, FilesImage, Object, has_flag, input_signals, locks, terminal};
 use crate::error::ProcError;
 use crate::ids::RemoteFd;
 use crate::image::{ProcessImage, TreeImage};
@@ -96,9 +96,10 @@ pub(crate) fn finish(
             inotify.watch(fd.as_fd(), |text| ctx.warn(text))?;
         }
     }
-    // With the last of our ends closed, the program's readers see the end of pipes whose writers
+    prepared.terminals.finish(&files.terminals)?;
+    // With the last of our ends closed, the program's readers see the end of pipes and terminals whose writers
     // are gone.
-    drop((prepared.sources, prepared.pipes));
+    drop((prepared.sources, prepared.pipes, prepared.terminals));
     let mut first: HashMap<usize, i32> = HashMap::new();
     for process in &image.processes {
         for descriptor in &process.descriptors {
@@ -171,7 +172,7 @@ fn is_stdio(files: &FilesImage, table: &[Descriptor], fd: RemoteFd) -> bool {
     })
 }
 
-/// Has the first process that has it open what is about a process, and all others take it from there. All its other
+/// Has the first process that can open what is about a process, and all others take it from there. All its other
 /// descriptors are in place, so that what is opened gets a number that is free or its own.
 fn open_there(
     tracees: &mut [Tracee<'_>],
@@ -182,26 +183,30 @@ fn open_there(
         if !matches!(prepared.sources[index], Source::OpenedThere) {
             continue;
         }
+        let mut holders: Vec<(usize, &ProcessImage, RemoteFd)> =
+            holders(image, description).collect();
+        if let Object::Terminal(end) = &description.object {
+            // It is the controlling terminal of those in its session only.
+            let session = image.files.terminals[end.terminal].session;
+            holders.sort_by_key(|(_, process, _)| process.kin.session != session);
+        }
         let mut origin: Option<(i32, RemoteFd)> = None;
-        for (tracee, process) in tracees.iter_mut().zip(&image.processes) {
+        for (at, process, first) in holders {
             let numbers: Vec<&Descriptor> = process
                 .descriptors
                 .iter()
                 .filter(|d| d.description == index)
                 .collect();
-            let Some(first) = numbers.first() else {
-                continue;
-            };
-            let made = match origin {
-                None => match &description.object {
-                    Object::Named(file) => open(tracee, file, description.flags)?,
-                    Object::PidFd(pidfd) => pidfd.open(tracee, description.flags)?,
-                    _ => continue,
-                },
-                Some((pid, fd)) => fetch(tracee, pid, fd)?,
+            let tracee = &mut tracees[at];
+            let made = match (origin, &description.object) {
+                (Some((pid, fd)), _) => fetch(tracee, pid, fd)?,
+                (None, Object::Named(file)) => open(tracee, file, description.flags)?,
+                (None, Object::PidFd(pidfd)) => pidfd.open(tracee, description.flags)?,
+                (None, Object::Terminal(_)) => terminal::open_own(tracee, description.flags)?,
+                (None, _) => continue,
             };
             place(tracee, made, &numbers)?;
-            origin.get_or_insert((process.pid(), first.fd));
+            origin.get_or_insert((process.pid(), first));
         }
     }
     Ok(())

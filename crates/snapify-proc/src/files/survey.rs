@@ -4,7 +4,7 @@
 use super::{
     Object, can_read, can_write, device, epoll, eventfd, external, fifo, has_flag, holders, inet,
     inherit, inotify, input_signals, namespace, netlink, pidfd, pipe, regular, share, signalfd,
-    timerfd, unix,
+    terminal, timerfd, unix,
 };
 use crate::error::{Obstacle, ProcError};
 use crate::external::{External, Outside};
@@ -90,6 +90,8 @@ pub(crate) enum Found {
     Inet(usize),
     /// A UNIX socket whose connections are within the processes.
     Unix,
+    /// A side of a pseudo-terminal of the tree.
+    Terminal(terminal::End),
 }
 
 /// What a kind of object makes of a descriptor: nothing if it is not of its kind, or why it cannot
@@ -111,6 +113,8 @@ pub(crate) struct Owner<'a> {
     pub inner_pid: Pid,
     /// Device number of its controlling terminal, 0 for none.
     pub terminal: i32,
+    /// Foreground group of its controlling terminal, as we see it.
+    pub foreground: i32,
     /// Descriptors 0 to 2, where open.
     pub stdio: [Option<Seen>; 3],
     pidfd: OwnedFd,
@@ -137,6 +141,8 @@ pub(crate) struct View<'a> {
     pub socket_holders: HashMap<u64, String>,
     /// Files and directories of whose reading somebody is told, by device and inode number.
     pub told_of_reading: HashSet<(u64, u64)>,
+    /// Pseudo-terminals, likewise.
+    pub terminals: terminal::TerminalSurvey,
     /// The descriptors that lead to each object.
     by_object: HashMap<(u64, u64), Vec<Place>>,
     /// Types of the file systems met so far, by device number.
@@ -157,6 +163,11 @@ impl<'a> View<'a> {
     /// Our own descriptor of the same open file description (pidfd_getfd(2)).
     pub fn duplicate(&self, seen: &Seen) -> io::Result<OwnedFd> {
         self.owner(seen).duplicate(seen.fd)
+    }
+
+    /// As [`Self::duplicate`], of what has been seen at `place`.
+    pub fn duplicate_at(&self, place: Place) -> io::Result<OwnedFd> {
+        self.owners[place.process].duplicate(place.fd)
     }
 }
 
@@ -320,6 +331,8 @@ impl<'a> View<'a> {
             .filter_map(|one| inet::hold(one, || owners[one.process].duplicate(one.fd)))
             .collect();
         let inet = inet::InetSurvey::new(sockets, outside)?;
+        let is_member = |pid| members.contains_key(&pid);
+        let terminals = terminal::TerminalSurvey::new(seen, &owners, is_member)?;
         Ok(Self {
             owners,
             members,
@@ -330,6 +343,7 @@ impl<'a> View<'a> {
             inet,
             unix,
             told_of_reading: seen.iter().flat_map(inotify::told_of_reading).collect(),
+            terminals,
             by_object,
             file_systems: RefCell::default(),
         })
@@ -351,10 +365,12 @@ impl<'a> Owner<'a> {
             .map_err(ProcError::system(format!(
                 "opening a descriptor of process {pid}"
             )))?;
+        let stat = subject.proc.stat()?;
         Ok(Self {
             proc: subject.proc,
             inner_pid: subject.inner_pid,
-            terminal: subject.proc.stat()?.tty,
+            terminal: stat.tty,
+            foreground: stat.foreground,
             stdio: [const { None }; 3],
             pidfd,
         })
@@ -448,6 +464,7 @@ fn recognize(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
         .or_else(|| inotify::recognize(seen, view))
         .or_else(|| pidfd::recognize(seen, view))
         .or_else(|| namespace::recognize(seen, view))
+        .or_else(|| terminal::recognize(seen, view))
         .or_else(|| inherit::recognize(seen, view));
     recognized.unwrap_or_else(|| {
         Err(match pipe::is_anonymous(seen) {

@@ -14,6 +14,8 @@ pub struct Stat {
     pub state: u8,
     /// Device number of the controlling terminal, 0 for none.
     pub tty: i32,
+    /// Foreground process group of that terminal, -1 for none.
+    pub foreground: i32,
     /// Nice value, -20 to 19.
     pub nice: i32,
     /// Start time in clock ticks since boot.
@@ -75,6 +77,7 @@ impl Stat {
                 .copied()
                 .ok_or_else(|| malformed("state"))?,
             tty: small(7, "tty_nr")?,
+            foreground: small(8, "tpgid")?,
             nice: small(19, "nice")?,
             start_time: number(22, "starttime")?,
             code: (number(26, "startcode")?, number(27, "endcode")?),
@@ -105,6 +108,7 @@ mod tests {
             (stat.state, stat.tty, stat.nice, stat.start_time),
             (b'R', 34816, -5, 143_777)
         );
+        assert_eq!(stat.foreground, -1);
         assert_eq!((stat.code, stat.start_stack), ((11, 12), 13));
         assert_eq!(
             (stat.data, stat.start_brk, stat.args, stat.env),

@@ -41,7 +41,7 @@ pub(super) fn build(plan: &RestorePlan<'_>, progress: &dyn Progress) -> Result<B
         mut tracees,
         pidfd,
         maps,
-    } = skeleton::make(image)?;
+    } = skeleton::make(image, &prepared.controlling(&image.files))?;
 
     let mut trampolines: HashMap<i32, Trampoline> = HashMap::new();
     let below = ctx.first_inherited().0 as u32 - 1;

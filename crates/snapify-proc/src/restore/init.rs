@@ -3,7 +3,7 @@
 use super::launch::{self, LaunchSpec};
 use super::namespace::Inside;
 use super::protocol::{FromInit, ToInit, receive, send};
-use super::{Orphans, RestorePlan, build};
+use super::{Orphans, RestorePlan, build, terminal};
 use crate::error::ProcError;
 use snapify_store::Progress;
 use snapify_sys::process;
@@ -60,6 +60,7 @@ pub(super) fn restore_processes(inside: Inside, plan: RestorePlan<'_>) {
         .map(crate::image::ProcessImage::pid)
         .collect();
     let orphans = plan.orphans;
+    let outer = plan.image.files.outer_terminal.clone();
     drop(plan);
     close_all_but(&[2, socket.as_raw_fd(), built.pidfd.as_raw_fd()]);
     warnings.extend(built.warnings);
@@ -69,9 +70,14 @@ pub(super) fn restore_processes(inside: Inside, plan: RestorePlan<'_>) {
         Some(built.pidfd.as_fd()),
     )
     .is_err()
-        || !told_to_start(&socket)
     {
         return;
+    }
+    let Some(foreground) = told_to_start(&socket) else {
+        return;
+    };
+    if let Some(outer) = outer.filter(|_| foreground) {
+        terminal::enter(&outer);
     }
     for pid in stopped {
         // Acts as soon as the first thread goes on; all then stop again.
@@ -102,7 +108,9 @@ pub(super) fn launch_program(inside: Inside, spec: &LaunchSpec) {
         waiting.failure.as_raw_fd(),
     ]);
     let ready = FromInit::Ready { warnings };
-    if send(&socket, &ready, Some(waiting.pidfd.as_fd())).is_err() || !told_to_start(&socket) {
+    if send(&socket, &ready, Some(waiting.pidfd.as_fd())).is_err()
+        || told_to_start(&socket).is_none()
+    {
         return;
     }
     let pid = waiting.pid;
@@ -118,8 +126,12 @@ fn fail(socket: &OwnedFd, error: &ProcError) {
     let _ = send(socket, &FromInit::failed(error), None);
 }
 
-fn told_to_start(socket: &OwnedFd) -> bool {
-    matches!(receive::<ToInit>(socket), Ok(Some((ToInit::Start, _))))
+/// Waits for the order to start; tells whether the program gets the foreground of the terminal.
+fn told_to_start(socket: &OwnedFd) -> Option<bool> {
+    match receive::<ToInit>(socket) {
+        Ok(Some((ToInit::Start { foreground }, _))) => Some(foreground),
+        _ => None,
+    }
 }
 
 /// Reaps all that ends, until process `pid` does, and reports its wait status. What is left of its descendants dies with this
@@ -127,10 +139,13 @@ fn told_to_start(socket: &OwnedFd) -> bool {
 fn attend(socket: &OwnedFd, pid: i32, orphans: Orphans) {
     let mut waited_for = Some(pid);
     loop {
-        match process::wait(-1, true) {
-            Ok(Some((ended, status)))
-                if Some(ended) == waited_for && status.stop_signal().is_none() =>
-            {
+        match process::wait_for_change() {
+            Ok((stopped, status)) if status.stop_signal().is_some() => {
+                if Some(stopped) == waited_for {
+                    let _ = send(socket, &FromInit::Stopped, None);
+                }
+            }
+            Ok((ended, status)) if Some(ended) == waited_for => {
                 waited_for = None;
                 let survive = orphans == Orphans::Survive && has_children();
                 if survive {

@@ -19,6 +19,7 @@ mod namespace;
 mod process;
 mod protocol;
 mod skeleton;
+mod terminal;
 
 pub use context::RestoreContext;
 pub use launch::LaunchSpec;
@@ -103,10 +104,11 @@ pub fn restore(plan: RestorePlan<'_>) -> Result<Restored, ProcError> {
     let progress = plan.progress;
     let name = plan.init_name.clone();
     let ipc = plan.image.ipc.namespace;
+    let terminal = terminal::Terminal::open(plan.image.files.outer_terminal.as_ref());
     let init = namespace::spawn(&name, ipc, move |inside| {
         init::restore_processes(inside, plan)
     })?;
-    Restored::when_ready(init, pid, progress)
+    Restored::when_ready(init, pid, terminal, progress)
 }
 
 /// Launches a new program in fresh namespaces. Returns when its process exists; [`Restored::start`] makes it execute the program.
@@ -120,5 +122,5 @@ pub fn launch(spec: LaunchSpec) -> Result<Restored, ProcError> {
     let init = namespace::spawn(&name, false, move |inside| {
         init::launch_program(inside, &spec)
     })?;
-    Restored::when_ready(init, Pid(0), &())
+    Restored::when_ready(init, Pid(0), None, &())
 }

@@ -2,6 +2,7 @@
 
 use super::namespace::Init;
 use super::protocol::{FromInit, ToInit, receive, send};
+use super::terminal::Terminal;
 use crate::error::ProcError;
 use crate::ids::Pid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,6 +23,8 @@ pub struct Restored {
     pidfd: OwnedFd,
     warnings: Vec<String>,
     ended: Option<ExitStatus>,
+    /// The terminal that it is lent.
+    terminal: Option<Terminal>,
 }
 
 impl Restored {
@@ -29,6 +32,7 @@ impl Restored {
     pub(super) fn when_ready(
         init: Init,
         inner: Pid,
+        terminal: Option<Terminal>,
         progress: &dyn Progress,
     ) -> Result<Self, ProcError> {
         let result = loop {
@@ -54,6 +58,7 @@ impl Restored {
                 pidfd,
                 warnings,
                 ended: None,
+                terminal,
             }),
             Err(e) => {
                 end(&init);
@@ -91,7 +96,8 @@ impl Restored {
     /// # Errors
     /// If it was killed meanwhile, or its program cannot be executed.
     pub fn start(&mut self) -> Result<(), ProcError> {
-        send(&self.init.socket, &ToInit::Start, None)
+        let foreground = self.terminal.as_mut().is_some_and(Terminal::lend);
+        send(&self.init.socket, &ToInit::Start { foreground }, None)
             .map_err(ProcError::system("start the process"))?;
         match receive(&self.init.socket) {
             Ok(Some((FromInit::Started, _))) => Ok(()),
@@ -104,10 +110,12 @@ impl Restored {
     /// # Errors
     /// If the init does not answer as it should.
     pub fn wait(mut self) -> Result<ExitStatus, ProcError> {
-        if let Some(status) = self.ended {
-            return Ok(status);
+        loop {
+            if let Some(status) = self.ended {
+                return Ok(status);
+            }
+            self.take_news()?;
         }
-        self.take_end()
     }
 
     /// How the process has ended, if it has.
@@ -116,7 +124,7 @@ impl Restored {
     /// As [`Self::wait`].
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>, ProcError> {
         if self.ended.is_none() && readable_within(&self.init.socket, 0) {
-            self.take_end()?;
+            self.take_news()?;
         }
         Ok(self.ended)
     }
@@ -127,8 +135,15 @@ impl Restored {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    fn take_end(&mut self) -> Result<ExitStatus, ProcError> {
+    /// Takes note of what the init says next.
+    fn take_news(&mut self) -> Result<(), ProcError> {
         let status = match receive(&self.init.socket) {
+            Ok(Some((FromInit::Stopped, _))) => {
+                if let Some(terminal) = &mut self.terminal {
+                    terminal.follow_stop(self.pid);
+                }
+                return Ok(());
+            }
             Ok(Some((FromInit::Ended { status, survive }, _))) => {
                 if !survive {
                     end(&self.init);
@@ -140,7 +155,8 @@ impl Restored {
             other => return Err(unexpected(other, self.pid, "its run")),
         };
         self.ended = Some(status);
-        Ok(status)
+        self.terminal = None;
+        Ok(())
     }
 }
 

@@ -14,10 +14,13 @@ const TEXT_LIMIT: usize = 16 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToInit {
     /// Let the process go.
-    Start,
+    Start {
+        /// Whether its foreground group is put in the foreground of the terminal.
+        foreground: bool,
+    },
 }
 
-/// From the init, in this order: any number of `Progress`, then `Ready`, `Started`, `Ended`; at any time before
+/// From the init, in this order: any number of `Progress`, then `Ready`, `Started`, any number of `Stopped`, `Ended`; at any time before
 /// `Ended` instead a `Failed`, after which the init ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FromInit {
@@ -37,6 +40,8 @@ pub(crate) enum FromInit {
     },
     /// The process runs.
     Started,
+    /// The process has been stopped, as by job control.
+    Stopped,
     /// The process has ended.
     Ended {
         /// With this wait status.

@@ -35,11 +35,15 @@ pub(crate) fn preflight(image: &TreeImage) -> Option<Obstacle> {
     Some(Obstacle::new(format!("process {pid}"), why))
 }
 
-/// Makes all processes, and those that have ended by then.
+/// Makes all processes, and those that have ended by then. `terminals` are descriptors that all have inherited of what is to
+/// be the controlling terminal of a session.
 ///
 /// # Errors
 /// If an id is taken, or the kernel does not allow to choose it.
-pub(super) fn make(image: &TreeImage) -> Result<Skeleton, ProcError> {
+pub(super) fn make(
+    image: &TreeImage,
+    terminals: &HashMap<i32, i32>,
+) -> Result<Skeleton, ProcError> {
     let has_terminal = std::fs::File::open("/dev/tty").is_ok();
     let refused =
         |(pid, why)| ProcError::BadImage(format!("process {pid} cannot be restored: {why}"));
@@ -49,6 +53,7 @@ pub(super) fn make(image: &TreeImage) -> Result<Skeleton, ProcError> {
     let scratch = vec![0_u8; SCRATCH_BYTES as usize + 4096];
     let mut maker = Maker {
         lineage: &lineage,
+        terminals,
         scratch: Scratch {
             addr: RemoteAddr((scratch.as_ptr() as u64).next_multiple_of(4096)),
             len: SCRATCH_BYTES,
@@ -64,6 +69,11 @@ pub(super) fn make(image: &TreeImage) -> Result<Skeleton, ProcError> {
     for (ended, node) in image.ended.iter().zip(image.processes.len()..) {
         maker.end(node, ended.status)?;
     }
+    for terminal in &image.files.terminals {
+        if let Some(&fd) = terminals.get(&terminal.session) {
+            maker.set_foreground(terminal.session, fd, terminal.foreground)?;
+        }
+    }
     let tracees = maker.finish(image.processes.len())?;
     let pidfd = pidfd_of(image.root().pid())?;
     drop(scratch);
@@ -75,15 +85,17 @@ pub(super) fn make(image: &TreeImage) -> Result<Skeleton, ProcError> {
 }
 
 /// The processes of an image as the plan wants them. Where the restart has a terminal, what belonged to the session of
-/// another one stays in the restart's: the keyboard's signals would not reach it otherwise.
+/// another one that is not of the tree stays in the restart's session: the keyboard's signals would not reach it otherwise.
+/// Its groups come back, so that it can go on with its own control of jobs.
 fn nodes(image: &TreeImage, has_terminal: bool) -> Vec<Node> {
+    let terminals = &image.files.terminals;
     let served: Vec<i32> = image
         .processes
         .iter()
         .filter(|process| has_terminal && process.context.had_terminal)
         .map(|process| process.kin.session)
+        .filter(|&session| session == 0 || terminals.iter().all(|t| t.session != session))
         .collect();
-    let foreground = image.root().kin.group;
     let mut nodes: Vec<Node> = image
         .processes
         .iter()
@@ -101,9 +113,6 @@ fn nodes(image: &TreeImage, has_terminal: bool) -> Vec<Node> {
     for kin in nodes.iter_mut().map(|node| &mut node.kin) {
         if served.contains(&kin.session) {
             kin.session = 0;
-            if kin.group == foreground {
-                kin.group = 0;
-            }
         }
     }
     nodes
@@ -111,6 +120,8 @@ fn nodes(image: &TreeImage, has_terminal: bool) -> Vec<Node> {
 
 struct Maker<'a> {
     lineage: &'a Lineage,
+    /// Descriptors of the controlling terminals of sessions.
+    terminals: &'a HashMap<i32, i32>,
     scratch: Scratch,
     instruction: RemoteAddr,
     pin: Option<Rc<Pin>>,
@@ -133,8 +144,14 @@ impl Maker<'_> {
                 sibling,
             } => self.make_by(node, by, sibling),
             Step::LeadSession(node) => {
-                self.tracee(node)?
-                    .syscall("setsid", libc::SYS_setsid, [0; 6])?;
+                let terminal = self.terminals.get(&self.lineage.nodes[node].kin.pid);
+                let leader = self.tracee(node)?;
+                leader.syscall("setsid", libc::SYS_setsid, [0; 6])?;
+                // Before it has children: they have the terminal from it.
+                if let Some(&fd) = terminal {
+                    let args = [fd as u64, libc::TIOCSCTTY, 0, 0, 0, 0];
+                    leader.syscall("ioctl TIOCSCTTY", libc::SYS_ioctl, args)?;
+                }
                 Ok(())
             }
             Step::JoinGroup(node, group) => {
@@ -250,6 +267,23 @@ impl Maker<'_> {
         poll(&mut fds, None).map_err(ProcError::system(format!(
             "wait for the end of process {pid}"
         )))?;
+        Ok(())
+    }
+
+    /// Puts a group in the foreground of its session's terminal.
+    fn set_foreground(&mut self, session: i32, fd: i32, group: i32) -> Result<(), ProcError> {
+        let mut nodes = self.lineage.nodes.iter();
+        let leader = nodes.position(|node| node.kin.pid == session);
+        // A group whose last member has ended stays in the foreground; here the leader's has to do.
+        let (Some(leader), true) = (leader, group != 0) else {
+            return Ok(());
+        };
+        let leader = self.tracee(leader)?;
+        let at = leader.scratch().addr;
+        leader.put(at, &group)?;
+        // As signals are blocked, it can do so from the background too.
+        let args = [fd as u64, libc::TIOCSPGRP, at.0, 0, 0, 0];
+        leader.syscall("ioctl TIOCSPGRP", libc::SYS_ioctl, args)?;
         Ok(())
     }
 

@@ -17,7 +17,6 @@ const KINDS: &[(&str, &str)] = &[
     ("namespace", "another net namespace than the process's own"),
     ("notify", "F_NOTIFY"),
     ("async", "its signals on input (O_ASYNC) go to process"),
-    ("terminal", "the master side of a pseudo-terminal"),
     ("queue", "a process waits to be notified"),
     ("other-process", "it is about another process"),
     ("seccomp", "restricted by seccomp"),

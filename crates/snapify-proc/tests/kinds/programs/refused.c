@@ -110,7 +110,6 @@ static int set_up(const char *kind) {
         signal(SIGIO, SIG_IGN);
         return fcntl(fd, F_NOTIFY, DN_CREATE | DN_MULTISHOT) ?: fd;
     }
-    if (is(kind, "terminal")) return open("/dev/ptmx", O_RDWR | O_NOCTTY);
     if (is(kind, "queue")) {
         mqd_t queue = mq_open("/snapify-test", O_RDWR | O_CREAT, 0600, NULL);
         mq_unlink("/snapify-test");
