@@ -341,7 +341,7 @@ mod tests {
     fn until(mut ready: impl FnMut() -> bool) {
         let begin = std::time::Instant::now();
         while !ready() {
-            assert!(begin.elapsed().as_secs() < 10);
+            assert!(begin.elapsed().as_secs() < 60);
             std::thread::yield_now();
         }
     }

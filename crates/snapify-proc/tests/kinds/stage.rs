@@ -219,7 +219,7 @@ impl Stage {
         let mut child = command.stdin(Stdio::piped()).stdout(file).spawn().unwrap();
         let begin = Instant::now();
         while log.metadata().unwrap().len() == 0 {
-            assert!(begin.elapsed().as_secs() < 10 && child.try_wait().unwrap().is_none());
+            assert!(begin.elapsed().as_secs() < 60 && child.try_wait().unwrap().is_none());
             std::thread::yield_now();
         }
         Original(child)
