@@ -3,7 +3,7 @@
 mod support;
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use snapify_store::{PageFile, StoreError, write_pages};
+use snapify_store::{PageFile, PageWrite, StoreError, WriteOptions, write_pages};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use support::{Chance, Filled, Memory};
@@ -83,21 +83,13 @@ fn mutate(bytes: &mut Vec<u8>, chance: &mut Chance) {
     }
 }
 
-#[test]
-fn mutated_files_are_refused_or_harmless() {
-    let mut chance = Chance(2024);
-    let mut memory = Memory::default();
-    let ranges: Vec<_> = (0..12u64)
-        .map(|n| memory.add(&mut chance, (n % 3) as u32, n * 0x10_000, n % 4, 20))
-        .collect();
-    let file = File::from(memfd_create("mutated", MemfdFlags::CLOEXEC).unwrap());
-    let summary = write_pages(file.try_clone().unwrap(), "good", &ranges, &memory, &()).unwrap();
-    let mut good = vec![0; summary.file_bytes as usize];
-    file.read_exact_at(&mut good, 0).unwrap();
+/// Opens `rounds` mutations of `good`, each of which is refused or gives as many pages as it says.
+fn mutations(good: &[u8], rounds: u64, chance: &mut Chance, below: Option<&dyn Fn() -> PageFile>) {
+    let file = memory_file();
     let mut sound = 0;
-    for round in 0..ROUNDS {
-        let mut bytes = good.clone();
-        mutate(&mut bytes, &mut chance);
+    for round in 0..rounds {
+        let mut bytes = good.to_vec();
+        mutate(&mut bytes, chance);
         if round % 4 != 0 {
             reseal(&mut bytes);
         }
@@ -111,15 +103,26 @@ fn mutated_files_are_refused_or_harmless() {
             Err(other) => panic!("{other}"),
             Ok(pages) => {
                 // Sound as far as the index goes: then every page of it has a place.
-                let stored: u64 = pages.runs().iter().map(|r| u64::from(r.pages)).sum();
-                assert_eq!(stored, pages.summary().pages_stored);
+                let summary = pages.summary();
+                let expected = summary.pages_stored + summary.pages_shared;
+                assert_eq!(pages.pages(), expected);
+                let pages = match below {
+                    Some(below) if pages.needs().is_some() => {
+                        match pages.with_parents(vec![below()]) {
+                            Ok(pages) => pages,
+                            Err(StoreError::Damaged { .. }) => continue,
+                            Err(other) => panic!("{other}"),
+                        }
+                    }
+                    _ => pages,
+                };
                 let filled = Filled::default();
                 match pages.fill(&filled, &()) {
                     Ok(()) => {
-                        assert_eq!(filled.0.lock().unwrap().len() as u64, stored);
+                        assert_eq!(filled.0.lock().unwrap().len() as u64, pages.pages());
                         sound += 1;
                     }
-                    Err(StoreError::Damaged { .. }) => {}
+                    Err(StoreError::Damaged { .. } | StoreError::Incomplete { .. }) => {}
                     Err(other) => panic!("{other}"),
                 }
             }
@@ -129,6 +132,65 @@ fn mutated_files_are_refused_or_harmless() {
         sound > 0,
         "some mutations only move pages about, under new checksums"
     );
+}
+
+fn memory_file() -> File {
+    File::from(memfd_create("pages", MemfdFlags::CLOEXEC).unwrap())
+}
+
+/// Writes a page file, and returns its bytes.
+fn written(write: &PageWrite<'_>, memory: &Memory) -> Vec<u8> {
+    let file = memory_file();
+    let summary = write
+        .write(file.try_clone().unwrap(), "good", memory, &())
+        .unwrap();
+    let mut good = vec![0; summary.file_bytes as usize];
+    file.read_exact_at(&mut good, 0).unwrap();
+    good
+}
+
+#[test]
+fn mutated_files_are_refused_or_harmless() {
+    let mut chance = Chance(2024);
+    let mut memory = Memory::default();
+    let ranges: Vec<_> = (0..12u64)
+        .map(|n| memory.add(&mut chance, (n % 3) as u32, n * 0x10_000, n % 4, 20))
+        .collect();
+    let good = written(&PageWrite::full(&ranges), &memory);
+    assert_eq!(good[8], 1);
+    mutations(&good, ROUNDS, &mut chance, None);
+}
+
+#[test]
+fn mutated_incremental_files_are_refused_or_harmless() {
+    let mut chance = Chance(2025);
+    let mut memory = Memory::default();
+    let ranges: Vec<_> = (0..12u64)
+        .map(|n| memory.add(&mut chance, (n % 3) as u32, n * 0x10_000, n % 4, 20))
+        .collect();
+    let old = written(&PageWrite::full(&ranges).hashes(1), &memory);
+    let below = || {
+        let file = memory_file();
+        file.write_all_at(&old, 0).unwrap();
+        PageFile::open(file, "old".into()).unwrap()
+    };
+    // Pages that compress, some of them twice.
+    for (n, seed) in memory.pages.values_mut().enumerate() {
+        *seed = [*seed, 0, support::PLAIN | n as u64, support::PLAIN][n % 4];
+    }
+    for compression in ["lz4", "zstd", "deflate"] {
+        let options = WriteOptions {
+            compression: compression.parse().unwrap(),
+            workers: Some(1),
+            ..WriteOptions::default()
+        };
+        let (changed, gone) = ranges.split_at(9);
+        let id = below().summary().id();
+        let write = PageWrite::changes(id, changed).gone(gone).hashes(1);
+        let good = written(&write.options(&options), &memory);
+        assert_eq!(good[8], 2);
+        mutations(&good, ROUNDS / 4, &mut chance, Some(&below));
+    }
 }
 
 #[test]

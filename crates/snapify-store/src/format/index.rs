@@ -3,6 +3,7 @@
 use super::header::{Header, place};
 use super::trailer;
 use super::{Fields, u32_at, u64_at};
+use crate::codec::Codec;
 use crate::types::PAGE_SIZE;
 use crate::{SpaceId, StoreError};
 use std::path::Path;
@@ -12,9 +13,6 @@ pub(crate) const ENTRY: usize = 32;
 
 /// Bytes of the hash of a page.
 pub(crate) const HASH: usize = 16;
-
-/// Number of the codec of blocks that are stored as they are.
-const CODEC_NONE: u32 = 0;
 
 const RUN_DATA: u32 = 0;
 const RUN_ZERO: u32 = 1;
@@ -29,6 +27,8 @@ pub struct Block {
     pub stored_bytes: u32,
     /// Bytes after decoding, a multiple of the page size.
     pub raw_bytes: u32,
+    /// How it is stored.
+    pub codec: Codec,
     /// XXH3-64 of the stored bytes.
     pub checksum: u64,
 }
@@ -117,7 +117,7 @@ impl Block {
             .u64(self.offset)
             .u32(self.stored_bytes)
             .u32(self.raw_bytes)
-            .u32(CODEC_NONE)
+            .u32(self.codec.number())
             .u32(0)
             .u64(self.checksum);
         entry
@@ -186,27 +186,32 @@ impl<'a> Decoder<'a> {
 
     fn block(&mut self, entry: &[u8; ENTRY], offset: u64) -> Result<(), StoreError> {
         let damaged = |what: &str| Err(StoreError::damaged(self.path, offset, what));
+        let number = u32_at(entry, 16);
+        let codec = Codec::from_number(number)
+            .filter(|codec| *codec == Codec::None || self.header.version > 1)
+            .ok_or_else(|| StoreError::Newer {
+                path: self.path.to_owned(),
+                found: format!("blocks of codec {number}"),
+                known: "none, lz4, zstd and deflate".into(),
+            })?;
         let block = Block {
             offset: u64_at(entry, 0),
             stored_bytes: u32_at(entry, 8),
             raw_bytes: u32_at(entry, 12),
+            codec,
             checksum: u64_at(entry, 24),
         };
-        let codec = u32_at(entry, 16);
-        if codec != CODEC_NONE {
-            return Err(StoreError::Newer {
-                path: self.path.to_owned(),
-                found: format!("blocks of codec {codec}"),
-                known: "blocks stored as they are".into(),
-            });
-        }
         if u32_at(entry, 20) != 0 {
             return damaged("reserved bytes of a block are in use");
         }
         if block.raw_bytes == 0
             || block.raw_bytes > self.header.block_bytes
             || !u64::from(block.raw_bytes).is_multiple_of(PAGE_SIZE)
-            || block.stored_bytes != block.raw_bytes
+            || match codec {
+                Codec::None => block.stored_bytes != block.raw_bytes,
+                // What would not have become smaller is stored as it is.
+                _ => block.stored_bytes == 0 || block.stored_bytes >= block.raw_bytes,
+            }
         {
             return damaged("a block of impossible length");
         }
@@ -367,6 +372,7 @@ mod tests {
             offset,
             stored_bytes: pages * PAGE,
             raw_bytes: pages * PAGE,
+            codec: Codec::None,
             checksum: 1,
         }
     }
@@ -534,5 +540,34 @@ mod tests {
         let whole = run(4096, 4, 3, 2);
         assert_eq!(whole.part(8192, 16384), run(8192, 2, 3, 3));
         assert_eq!(whole.part(4096, whole.end()), whole);
+    }
+
+    #[test]
+    fn blocks_may_be_smaller_than_what_they_hold_in_version_2_only() {
+        let full = Header {
+            version: 2,
+            ..Header::PLAIN
+        };
+        let packed = Block {
+            stored_bytes: 100,
+            codec: Codec::Zstd,
+            ..block(4096, 3)
+        };
+        let runs = [run(0, 3, 0, 0)];
+        assert_eq!(
+            decode_as(full, &[packed], &runs, 8192).unwrap().blocks,
+            [packed]
+        );
+        assert!(matches!(
+            decode(&[packed], &runs, 8192),
+            Err(StoreError::Newer { .. })
+        ));
+        for stored_bytes in [0, 3 * PAGE, 4 * PAGE] {
+            let odd = Block {
+                stored_bytes,
+                ..packed
+            };
+            assert!(decode_as(full, &[odd], &runs, odd.end()).is_err());
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use super::layer::Layer;
 use crate::aligned::AlignedBuf;
+use crate::codec::{Codec, Decoder};
+use crate::format::index::Block;
 use crate::types::PAGE;
 use crate::{PageSink, Progress, SpaceId, StoreError};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -32,20 +34,30 @@ pub(super) fn fill(
     let Some((first, _)) = tasks.first() else {
         return Ok(());
     };
-    let room = tasks
-        .iter()
-        .map(|(layer, number)| layer.index.blocks[*number].stored_bytes);
-    let room = (room.max().unwrap_or(0) as usize).next_multiple_of(PAGE);
+    let blocks = || (tasks.iter()).map(|(layer, number)| &layer.index.blocks[*number]);
+    let room = blocks().map(|block| block.stored_bytes).max();
+    let room = (room.unwrap_or(0) as usize).next_multiple_of(PAGE);
+    let packed = blocks().filter(|block| block.codec != Codec::None);
+    let unpacked = packed.map(|block| block.raw_bytes).max().unwrap_or(0) as usize;
     let next = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
     let failure = Mutex::new(None);
     let work = || {
         let mut buf = AlignedBuf::new(room);
+        let mut unpacker = Unpacker::new(unpacked);
         while !stop.load(Ordering::Relaxed) {
             let Some(&(layer, number)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) else {
                 return;
             };
-            if let Err(error) = take(layer, number, wanted, sink, progress, &mut buf) {
+            if let Err(error) = take(
+                layer,
+                number,
+                wanted,
+                sink,
+                progress,
+                &mut buf,
+                &mut unpacker,
+            ) {
                 stop.store(true, Ordering::Relaxed);
                 failure
                     .lock()
@@ -71,6 +83,7 @@ fn take(
     sink: Option<&dyn PageSink>,
     progress: &dyn Progress,
     buf: &mut [u8],
+    unpacker: &mut Unpacker,
 ) -> Result<(), StoreError> {
     let block = &layer.index.blocks[number];
     if progress.cancelled() {
@@ -78,7 +91,11 @@ fn take(
             path: layer.path().to_owned(),
         });
     }
-    let pages = layer.reader.read(number, block, buf)?;
+    let stored = layer.reader.read(number, block, buf)?;
+    let pages = unpacker.unpack(block, stored).map_err(|what| {
+        let what = format!("block {number} cannot be decompressed: {what}");
+        StoreError::damaged(layer.path(), block.offset, what)
+    })?;
     if let Some(sink) = sink {
         let runs = layer.index.runs_of(number);
         for (run, first_page) in runs.filter(|(run, _)| wanted(run.space)) {
@@ -98,4 +115,41 @@ fn take(
     }
     progress.advance(u64::from(block.raw_bytes));
     Ok(())
+}
+
+/// What a worker undoes codecs with.
+struct Unpacker {
+    pages: Vec<u8>,
+    decoders: Vec<(Codec, Box<dyn Decoder>)>,
+}
+
+impl Unpacker {
+    /// For blocks of up to `room` bytes.
+    fn new(room: usize) -> Self {
+        Self {
+            pages: vec![0; room],
+            decoders: Vec::new(),
+        }
+    }
+
+    /// The pages of `block`, of which `stored` is what the file holds.
+    fn unpack<'b>(&'b mut self, block: &Block, stored: &'b [u8]) -> Result<&'b [u8], String> {
+        let known = self
+            .decoders
+            .iter()
+            .position(|(codec, _)| *codec == block.codec);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let Some(decoder) = block.codec.decoder() else {
+                    return Ok(stored);
+                };
+                self.decoders.push((block.codec, decoder));
+                self.decoders.len() - 1
+            }
+        };
+        let pages = &mut self.pages[..block.raw_bytes as usize];
+        self.decoders[at].1.decode(stored, pages)?;
+        Ok(pages)
+    }
 }

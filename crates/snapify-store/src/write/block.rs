@@ -15,6 +15,8 @@ pub(super) struct Rules<'a> {
     pub(super) note_zeros: bool,
     /// The seed for hashes of pages, if they are wanted.
     pub(super) hash_seed: Option<u64>,
+    /// Whether checksums of blocks are left to whoever stores them.
+    pub(super) no_checksum: bool,
     /// What was there before; a page that is still the same is left out.
     pub(super) before: Option<Hashes<'a>>,
 }
@@ -84,6 +86,33 @@ impl Filling {
         &self.hashes
     }
 
+    /// Takes out the pages for which `keep` is false. It is given the hash of each, its content, and its place.
+    /// The checksum is not kept up.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(u128, &[u8; PAGE], SpaceId, u64) -> bool) {
+        let streaks = std::mem::take(&mut self.streaks);
+        let hashes = std::mem::take(&mut self.hashes);
+        self.used = 0;
+        let mut page = 0;
+        for streak in streaks {
+            for n in 0..u64::from(streak.pages) {
+                let begin = page * PAGE;
+                let start = streak.start + n * PAGE as u64;
+                let hash = hashes.get(page).copied().unwrap_or_default();
+                page += 1;
+                let Some(content) = self.buf[begin..].first_chunk::<PAGE>() else {
+                    continue;
+                };
+                if keep(hash, content, streak.space, start) {
+                    if begin != self.used {
+                        self.buf.copy_within(begin..begin + PAGE, self.used);
+                    }
+                    self.hashes.push(hash);
+                    self.note(streak.space, start, 1);
+                }
+            }
+        }
+    }
+
     /// Hands over the ranges that are zero and to be noted.
     pub(super) fn take_zeros(&mut self) -> impl Iterator<Item = PageRange> + '_ {
         self.zeros.drain(..)
@@ -138,7 +167,9 @@ impl Filling {
                 kept = 0;
             }
         }
-        self.hash.update(&self.buf[begin..self.used]);
+        if !rules.no_checksum {
+            self.hash.update(&self.buf[begin..self.used]);
+        }
         Ok(left_out)
     }
 
@@ -188,13 +219,15 @@ impl Filling {
     }
 
     /// Adds the pages of `other`, which fit.
-    pub(super) fn append(&mut self, other: &Self) {
+    pub(super) fn append(&mut self, other: &Self, no_checksum: bool) {
         let begin = self.used;
         self.buf[begin..begin + other.used].copy_from_slice(other.bytes());
         for streak in &other.streaks {
             self.note(streak.space, streak.start, streak.pages);
         }
-        self.hash.update(other.bytes());
+        if !no_checksum {
+            self.hash.update(other.bytes());
+        }
         self.hashes.extend_from_slice(&other.hashes);
     }
 
@@ -295,7 +328,7 @@ mod tests {
         block.read(&piece(0, 2), &source, &rules).unwrap();
         other.read(&piece(2, 2), &source, &rules).unwrap();
         assert!(block.has_room_for(&other));
-        block.append(&other);
+        block.append(&other, false);
         assert_eq!(layout(&block), [(0, 1, 0), (2, 2, 1)]);
         assert_eq!(block.checksum(), xxh3_64(block.bytes()));
         let hashes: Vec<u128> = block

@@ -1,13 +1,15 @@
 //! Workers that read memory, leave out what needs no room, and write what is left.
 //!
-//! Each worker does all of it for one block at a time. On a disk there are more workers than processors,
+//! Unless there are stages behind it, each worker does all of it for one block at a time. On a disk there are more workers than processors,
 //! and those that wait in a write past the page cache are what keeps its queue full; in memory the
 //! processors are the limit, and there are as many workers as can use them.
 
+use super::auto;
 use super::block::{Filling, LeftOut, Rules};
 use super::output::Output;
 use super::sequence::Sequence;
 use super::slices::Slices;
+use super::stages::{Ready, Stages};
 use crate::{PageSource, Progress, StoreError};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,6 +24,8 @@ pub(super) struct Job<'a> {
     rules: &'a Rules<'a>,
     progress: &'a dyn Progress,
     output: &'a Output,
+    /// Who compresses and stores the blocks, if workers do not store them themselves.
+    stages: Option<&'a Stages<'a>>,
     next_slice: AtomicU64,
     /// Set with the first failure, so that the others do not begin anything more.
     stop: AtomicBool,
@@ -36,6 +40,7 @@ impl<'a> Job<'a> {
         source: &'a dyn PageSource,
         rules: &'a Rules<'a>,
         progress: &'a dyn Progress,
+        stages: Option<&'a Stages<'a>>,
         sequence: Sequence<'a>,
     ) -> Self {
         Self {
@@ -45,6 +50,7 @@ impl<'a> Job<'a> {
             rules,
             progress,
             output: sequence.output(),
+            stages,
             next_slice: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             sequence: Mutex::new(sequence),
@@ -54,20 +60,71 @@ impl<'a> Job<'a> {
 
     /// Saves all slices.
     pub(super) fn run(self) -> Result<Sequence<'a>, StoreError> {
-        let workers = u64::try_from(self.output.workers())
-            .unwrap_or(u64::MAX)
-            .min(self.slices.count());
+        let workers = match self.stages {
+            None => self.output.workers(),
+            Some(stages) => stages.collectors(),
+        };
+        let workers = (workers as u64).min(self.slices.count());
         thread::scope(|scope| {
-            for _ in 0..workers {
-                scope.spawn(|| self.work());
+            let collectors: Vec<_> = (0..workers).map(|_| scope.spawn(|| self.work())).collect();
+            let Some(stages) = self.stages else {
+                return;
+            };
+            for _ in 0..stages.compressors() {
+                scope.spawn(|| {
+                    let _guard = StopOnPanic(&self);
+                    stages.compress();
+                });
             }
+            for _ in 0..stages.storers(self.output.in_order()) {
+                scope.spawn(|| {
+                    let _guard = StopOnPanic(&self);
+                    if let Err(failure) = stages.store(&self) {
+                        self.fail(failure);
+                    }
+                });
+            }
+            // If one of them panics the guard stops everything.
+            for collector in collectors {
+                if let Err(panic) = collector.join() {
+                    std::panic::resume_unwind(panic);
+                }
+            }
+            self.rest_for(stages);
         });
         let sequence = self.sequence.into_inner();
         let mut sequence = sequence.unwrap_or_else(PoisonError::into_inner);
-        match sequence.failure.take() {
-            Some(failure) => Err(failure),
-            None => Ok(sequence),
+        if let Some(failure) = sequence.failure.take() {
+            return Err(failure);
         }
+        if let Some((rest, number)) = sequence.place_rest() {
+            let offset = sequence.store_plain(number, &rest)?;
+            self.output.write(rest.bytes(), offset)?;
+        }
+        Ok(sequence)
+    }
+
+    /// Hands the last block on, once all slices had their turn, and tells how many there are.
+    fn rest_for(&self, stages: &Stages<'_>) {
+        let mut sequence = self.lock();
+        let rest = sequence.place_rest();
+        let blocks = sequence.blocks.len() as u64;
+        drop(sequence);
+        if let Some((mut rest, number)) = rest {
+            stages.collected(number, &mut rest);
+        }
+        stages.all_collected(blocks);
+    }
+
+    /// Where the file goes.
+    pub(super) fn output(&self) -> &'a Output {
+        self.output
+    }
+
+    /// Gives a block that is ready to be stored its place.
+    pub(super) fn settle(&self, ready: &Ready) -> Result<u64, StoreError> {
+        self.lock()
+            .store(ready.number(), ready.codec, ready.bytes, ready.checksum)
     }
 
     /// A worker: takes slices until there are none left, or something fails.
@@ -94,6 +151,7 @@ impl<'a> Job<'a> {
         block.clear();
         let mut bytes = 0;
         let mut left_out = LeftOut::default();
+        let begin = auto::cpu_time();
         for piece in self.slices.pieces(slice) {
             bytes += piece.bytes;
             let more = block
@@ -108,22 +166,32 @@ impl<'a> Job<'a> {
             left_out.zero += more.zero;
             left_out.same += more.same;
         }
+        if let Some(stages) = self.stages {
+            stages
+                .rates
+                .collected(auto::cpu_time().saturating_sub(begin), bytes as usize);
+        }
         let Some(mut sequence) = self.take_turn(slice) else {
             return Ok(());
         };
-        let offset = sequence.place(block, left_out)?;
-        if let Some(offset) = offset
-            && self.output.in_order()
-        {
-            self.output.write(block.bytes(), offset)?;
+        let number = sequence.place(block, left_out);
+        let mut place = None;
+        if let (Some(number), None) = (number, self.stages) {
+            let offset = sequence.store_plain(number, block)?;
+            if self.output.in_order() {
+                self.output.write(block.bytes(), offset)?;
+            } else {
+                place = Some(offset);
+            }
         }
         sequence.next += 1;
         drop(sequence);
         self.turn.notify_all();
-        if let Some(offset) = offset
-            && !self.output.in_order()
-        {
+        if let Some(offset) = place {
             self.output.write(block.bytes(), offset)?;
+        }
+        if let (Some(number), Some(stages)) = (number, self.stages) {
+            stages.collected(number, block);
         }
         self.progress.advance(bytes);
         Ok(())
@@ -154,6 +222,9 @@ impl<'a> Job<'a> {
     fn stop_all(&self, _turn: &MutexGuard<'_, Sequence<'a>>) {
         self.stop.store(true, Ordering::Relaxed);
         self.turn.notify_all();
+        if let Some(stages) = self.stages {
+            stages.stop();
+        }
     }
 }
 

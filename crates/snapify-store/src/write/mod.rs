@@ -1,11 +1,16 @@
 //! Writing a page file: read, leave out what needs no room, checksum and write, in one pass over the memory.
 
+mod auto;
 mod block;
 mod job;
+pub(crate) mod options;
 mod output;
 pub(crate) mod ranges;
+mod ring;
 mod sequence;
+mod share;
 mod slices;
+mod stages;
 mod tail;
 
 use crate::aligned::AlignedBuf;
@@ -16,9 +21,12 @@ use crate::types::{PAGE, PAGE_SIZE};
 use crate::{PageFile, PageFileId, PageFileSummary, PageRange, PageSource, Progress, StoreError};
 use block::Rules;
 use job::Job;
+use options::WriteOptions;
 use output::{Output, Room};
 use sequence::Sequence;
+use share::Shared;
 use slices::Slices;
+use stages::Stages;
 use std::fs::File;
 use std::path::Path;
 use tail::tail;
@@ -82,6 +90,7 @@ pub struct PageWrite<'a> {
     gone: &'a [PageRange],
     before: Option<&'a PageFile>,
     hash_seed: Option<u64>,
+    options: WriteOptions,
 }
 
 impl<'a> PageWrite<'a> {
@@ -94,6 +103,7 @@ impl<'a> PageWrite<'a> {
             gone: &[],
             before: None,
             hash_seed: None,
+            options: WriteOptions::default(),
         }
     }
 
@@ -140,13 +150,20 @@ impl<'a> PageWrite<'a> {
         self
     }
 
+    /// Compresses, and whatever else there is to choose.
+    pub fn options(mut self, options: &WriteOptions) -> Self {
+        self.options = options.clone();
+        self
+    }
+
     /// Writes the file to `out`, and waits until it is on stable storage.
     ///
     /// `out` is a regular file (written from its beginning; what it held is lost) or anything that takes bytes
     /// in order: a pipe, a socket. `name` is what errors call it. Ranges are page aligned and do not overlap,
     /// whatever list they are in; their order does not matter to the reader. Pages that hold only zeros are
-    /// not stored. The same ranges with the same contents give the same bytes. Several threads call `source` and
-    /// `progress`.
+    /// not stored. The same ranges with the same contents give the same bytes, however many workers there are;
+    /// but not with [`Compression::Auto`](crate::Compression::Auto), which goes by the clock. Several threads call
+    /// `source` and `progress`; `source` may be asked for the same page twice, and has to give the same then.
     ///
     /// # Errors
     /// [`StoreError::Range`] before anything is written; [`StoreError::Source`], [`StoreError::DiskFull`],
@@ -170,7 +187,12 @@ impl<'a> PageWrite<'a> {
         let header = self.header();
         let rules = Rules {
             note_zeros: self.parent.is_some(),
-            hash_seed: self.hash_seed,
+            hash_seed: match self.hash_seed {
+                // Any will do: what has the same hash is compared.
+                None if self.options.shares() => Some(0),
+                seed => seed,
+            },
+            no_checksum: self.options.staged(),
             before: match (self.before, self.hash_seed) {
                 (Some(before), Some(seed)) => Some(Hashes::of(before, seed)?),
                 _ => None,
@@ -182,11 +204,20 @@ impl<'a> PageWrite<'a> {
         if output.in_order() {
             output.write(&first, 0)?;
         }
-        let sequence = Sequence::new(&output, room);
-        let mut sequence = Job::new(path, &slices, source, &rules, progress, sequence).run()?;
-        if let Some((rest, offset)) = sequence.place_rest()? {
-            output.write(rest.bytes(), offset)?;
-        }
+        let staged = self.options.staged();
+        let stages = staged.then(|| Stages::new(&self.options));
+        let shared = self.options.shares().then(|| Shared::new(source));
+        let sequence = Sequence::new(&output, room, shared, staged);
+        let job = Job::new(
+            path,
+            &slices,
+            source,
+            &rules,
+            progress,
+            stages.as_ref(),
+            sequence,
+        );
+        let mut sequence = job.run()?;
         for (list, kind) in [(zero, RunKind::Zero), (gone, RunKind::Gone)] {
             sequence
                 .runs
@@ -204,7 +235,7 @@ impl<'a> PageWrite<'a> {
     }
 
     fn header(&self) -> Header {
-        let plain = self.parent.is_none() && self.hash_seed.is_none();
+        let plain = self.parent.is_none() && self.hash_seed.is_none() && !self.options.staged();
         Header {
             version: if plain { 1 } else { 2 },
             parent: self.parent,

@@ -9,7 +9,9 @@
 use super::block::{Filling, LeftOut};
 use super::output::{Output, Room};
 use super::ranges;
+use super::share::Shared;
 use crate::StoreError;
+use crate::codec::Codec;
 use crate::format::BLOCK_BYTES;
 use crate::format::index::{Block, Run, RunKind};
 use crate::types::PAGE_SIZE;
@@ -24,19 +26,30 @@ pub(super) struct Sequence<'a> {
     room: Room,
     /// The slice whose turn it is.
     pub(super) next: u64,
-    /// Offset of the next block.
+    /// Offset of the next block to be stored.
     pub(super) offset: u64,
+    /// Blocks that have a number; the first ones of them have a place in the file as well.
     pub(super) blocks: Vec<Block>,
     pub(super) runs: Vec<Run>,
     pub(super) hashes: Vec<u128>,
     pub(super) left_out: LeftOut,
     gathering: Filling,
+    /// The pages that are stored, if others with the same content are not to be.
+    pub(super) shared: Option<Shared<'a>>,
+    /// Whether checksums are left to whoever stores.
+    staged: bool,
     /// What ended the work before its end.
     pub(super) failure: Option<StoreError>,
 }
 
 impl<'a> Sequence<'a> {
-    pub(super) fn new(output: &'a Output, room: Room) -> Self {
+    /// Of a file in `output`, for which `room` was set aside. With `staged` blocks are stored by later stages.
+    pub(super) fn new(
+        output: &'a Output,
+        room: Room,
+        shared: Option<Shared<'a>>,
+        staged: bool,
+    ) -> Self {
         Self {
             output,
             room,
@@ -47,6 +60,8 @@ impl<'a> Sequence<'a> {
             hashes: Vec::new(),
             left_out: LeftOut::default(),
             gathering: Filling::new(),
+            shared,
+            staged,
             failure: None,
         }
     }
@@ -57,37 +72,36 @@ impl<'a> Sequence<'a> {
     }
 
     /// Takes the pages that are left of the slice whose turn it is, of which `left_out` need no room.
-    /// Afterwards `block` is either a block to be written at the offset that is returned, or empty.
-    pub(super) fn place(
-        &mut self,
-        block: &mut Filling,
-        left_out: LeftOut,
-    ) -> Result<Option<u64>, StoreError> {
+    /// Afterwards `block` is either a block with the number that is returned, or empty.
+    pub(super) fn place(&mut self, block: &mut Filling, left_out: LeftOut) -> Option<u32> {
         self.left_out.zero += left_out.zero;
         self.left_out.same += left_out.same;
         for range in block.take_zeros() {
             self.runs.extend(ranges::runs(&range, RunKind::Zero));
         }
+        if let Some(shared) = &mut self.shared {
+            shared.strip(block);
+        }
         if block.bytes().len() < OWN_BLOCK_BYTES {
             if self.gathering.has_room_for(block) {
-                self.gathering.append(block);
+                self.gathering.append(block, self.staged);
                 block.clear();
-                return Ok(None);
+                return None;
             }
             // What was gathered is a block now, more than half full; this slice begins the next.
             mem::swap(&mut self.gathering, block);
         }
-        self.append(block).map(Some)
+        Some(self.enter(block))
     }
 
     /// Takes what is still being gathered once all slices had their turn.
-    pub(super) fn place_rest(&mut self) -> Result<Option<(Filling, u64)>, StoreError> {
+    pub(super) fn place_rest(&mut self) -> Option<(Filling, u32)> {
         let rest = mem::replace(&mut self.gathering, Filling::new());
         if rest.bytes().is_empty() {
-            return Ok(None);
+            return None;
         }
-        let offset = self.append(&rest)?;
-        Ok(Some((rest, offset)))
+        let number = self.enter(&rest);
+        Some((rest, number))
     }
 
     /// Sees to it that the file can grow to `end` bytes.
@@ -95,17 +109,8 @@ impl<'a> Sequence<'a> {
         self.room.reserve(self.output, end)
     }
 
-    /// Gives `block` its place at the end of the file, and notes it in the index.
-    fn append(&mut self, block: &Filling) -> Result<u64, StoreError> {
-        let offset = self.offset;
-        let bytes = block.bytes().len() as u32;
-        let entry = Block {
-            offset,
-            stored_bytes: bytes,
-            raw_bytes: bytes,
-            checksum: block.checksum(),
-        };
-        self.reserve(entry.end())?;
+    /// Gives `block` its number, and notes its pages in the index.
+    fn enter(&mut self, block: &Filling) -> u32 {
         let number = self.blocks.len() as u32;
         self.runs.extend(block.streaks().iter().map(|streak| Run {
             space: streak.space,
@@ -117,8 +122,41 @@ impl<'a> Sequence<'a> {
             },
         }));
         self.hashes.extend_from_slice(block.hashes());
+        self.blocks.push(Block {
+            offset: 0,
+            stored_bytes: 0,
+            raw_bytes: block.bytes().len() as u32,
+            codec: Codec::None,
+            checksum: 0,
+        });
+        number
+    }
+
+    /// Gives block `number`, as it is stored, its place at the end of the file. Called in the order of numbers.
+    pub(super) fn store(
+        &mut self,
+        number: u32,
+        codec: Codec,
+        stored_bytes: u32,
+        checksum: u64,
+    ) -> Result<u64, StoreError> {
+        let offset = self.offset;
+        let entry = Block {
+            offset,
+            stored_bytes,
+            codec,
+            checksum,
+            ..self.blocks[number as usize]
+        };
+        self.reserve(entry.end())?;
+        self.blocks[number as usize] = entry;
         self.offset = entry.end();
-        self.blocks.push(entry);
         Ok(offset)
+    }
+
+    /// Gives the uncompressed `block` its place.
+    pub(super) fn store_plain(&mut self, number: u32, block: &Filling) -> Result<u64, StoreError> {
+        let bytes = block.bytes().len() as u32;
+        self.store(number, Codec::None, bytes, block.checksum())
     }
 }

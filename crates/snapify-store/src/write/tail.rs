@@ -19,7 +19,18 @@ pub(super) fn tail(
     sequence
         .runs
         .sort_unstable_by_key(|run| (run.space, run.start));
+    if let Some(shared) = &sequence.shared {
+        let twins = shared.runs(&sequence.runs);
+        sequence.runs.extend(twins);
+        sequence
+            .runs
+            .sort_unstable_by_key(|run| (run.space, run.start));
+    }
     ranges::join(&mut sequence.runs);
+    if header.hash_seed.is_none() {
+        // They served to find pages with the same content.
+        sequence.hashes.clear();
+    }
     let (blocks, runs) = (sequence.blocks.len(), sequence.runs.len());
     let entries = (blocks + runs) * ENTRY;
     let hashes = sequence.hashes.len() * HASH;

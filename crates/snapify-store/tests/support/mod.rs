@@ -42,6 +42,9 @@ impl Chance {
     }
 }
 
+/// A page whose seed has this bit can be compressed.
+pub const PLAIN: u64 = 1 << 63;
+
 /// Pages by space and address, each with a seed: 0 for a zero page.
 #[derive(Default, Clone)]
 pub struct Memory {
@@ -53,8 +56,12 @@ impl Memory {
         let mut page = [0; PAGE];
         if seed != 0 {
             let mut chance = Chance(seed);
-            for word in page.chunks_exact_mut(8) {
-                word.copy_from_slice(&chance.next().to_le_bytes());
+            let repeat = if seed & PLAIN == 0 { 1 } else { 8 };
+            for words in page.chunks_exact_mut(8 * repeat) {
+                let word = chance.next().to_le_bytes();
+                words
+                    .chunks_exact_mut(8)
+                    .for_each(|w| w.copy_from_slice(&word));
             }
         }
         page
@@ -71,7 +78,7 @@ impl Memory {
     ) -> PageRange {
         for page in 0..pages {
             let zero = chance.below(100) < zeros;
-            let seed = if zero { 0 } else { chance.next() | 1 };
+            let seed = if zero { 0 } else { chance.next() & !PLAIN | 1 };
             self.pages
                 .insert((SpaceId(space), start + page * PAGE_SIZE), seed);
         }
