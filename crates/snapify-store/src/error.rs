@@ -160,6 +160,14 @@ pub enum StoreError {
         /// The name of one thing found in it.
         found: String,
     },
+    /// The file system lacks something that is needed.
+    #[error("the file system of {} cannot {operation}", path.display())]
+    Unsupported {
+        /// What it cannot do, as it completes "cannot ...".
+        operation: &'static str,
+        /// A file or directory on it.
+        path: PathBuf,
+    },
     /// There is nothing at all in the directory.
     #[error("{} holds no snapshot", dir.display())]
     NoSnapshot {
@@ -175,7 +183,7 @@ pub enum StoreError {
         theirs: String,
     },
     /// Another checkpoint into the same directory is being written.
-    #[error("another checkpoint into {} is under way", dir.display())]
+    #[error("another checkpoint into {}, or its cleaning, is under way", dir.display())]
     Busy {
         /// The directory.
         dir: PathBuf,
@@ -298,6 +306,7 @@ impl StoreError {
             | Self::Newer { path, .. }
             | Self::Incomplete { path, .. }
             | Self::Missing { path }
+            | Self::Unsupported { path, .. }
             | Self::Unrecorded { path }
             | Self::Json { path, .. }
             | Self::Cancelled { path } => (Some(path), None),

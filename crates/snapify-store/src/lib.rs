@@ -9,7 +9,8 @@
 //! - [`Chain`] and [`Staging`]: a directory of numbered *points*; a point is staged, and becomes visible by
 //!   one rename once everything in it is on stable storage. It is full or builds on an earlier one.
 //! - [`Snapshot`]: one committed point, opened for reading.
-//! - [`copy`] brings points to another chain, [`retain`] removes old ones.
+//! - [`copy`] brings points to another chain, [`retain`] removes old ones, and [`clean`] those too that newer ones build
+//!   on.
 //! - [`verify`] and [`inspect`]: reading everything, and reading only what describes it.
 //!
 //! The exact format is written down in `docs/format.md`.
@@ -27,6 +28,7 @@ mod storage;
 mod types;
 mod write;
 
+pub use chain::clean::{CleanPlan, CleanReport, clean, clean_plan};
 pub use chain::copy::{CopyReport, copy, copy_size, newest};
 pub use chain::inspect::{FileReport, InspectReport, MemberReport, PointReport, inspect};
 pub use chain::manifest::{FileEntry, FileKind, Manifest, MemberEntry, PointHeader, PointKind};

@@ -32,6 +32,7 @@ pub enum Command {
     Ps(Ps),
     Inspect(Inspect),
     Verify(Verify),
+    Clean(crate::cleaning::CleanArgs),
     Plan(crate::plan::PlanArgs),
     Report(crate::drawing::ReportArgs),
     /// A card daemon: started by `run` and `restart`, never by hand.

@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 mod args;
+mod cleaning;
 mod drawing;
 mod exit;
 mod plan;
@@ -104,6 +105,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             &snapify_store::verify(&verify.dir, verify.at, &())?,
             verify.json,
         ),
+        Command::Clean(arguments) => cleaning::execute(&arguments),
         Command::Plan(arguments) => plan::execute(&arguments),
         Command::Report(arguments) => drawing::execute(&arguments),
         Command::CardDaemon(card) => {

@@ -161,8 +161,7 @@ fn wanted(from: &Path, to: &Path) -> Result<Vec<Manifest>, StoreError> {
             let theirs = Manifest::read(&to.join(point_name(number)), number)?.0;
             // A point can only build on the very files that it was made for.
             let builds_on = number != snapshot.number();
-            if theirs.header != manifest.header || (builds_on && theirs.members != manifest.members)
-            {
+            if theirs.header != manifest.header || (builds_on && !same_files(&theirs, &manifest)) {
                 return Err(conflict(to, number));
             }
             break;
@@ -180,6 +179,25 @@ fn wanted(from: &Path, to: &Path) -> Result<Vec<Manifest>, StoreError> {
     Ok(wanted)
 }
 
+/// Whether two manifests list the same files. A page file that was cleaned is the same to whoever builds on it.
+fn same_files(one: &Manifest, other: &Manifest) -> bool {
+    let same = |a: &FileEntry, b: &FileEntry| {
+        a.name == b.name
+            && match (&a.pages, &b.pages) {
+                (Some(a), Some(b)) => a.id() == b.id(),
+                _ => a == b,
+            }
+    };
+    let (mut ours, mut theirs) = (files_of(one), files_of(other));
+    loop {
+        match (ours.next(), theirs.next()) {
+            (None, None) => return true,
+            (Some((a, ours)), Some((b, theirs))) if a == b && same(ours, theirs) => {}
+            _ => return false,
+        }
+    }
+}
+
 fn conflict(dir: &Path, number: u32) -> StoreError {
     StoreError::Conflict {
         dir: dir.to_owned(),
@@ -192,7 +210,7 @@ fn draft_name(number: u32) -> String {
 }
 
 /// All files of a point, with the names of their members.
-fn files_of(manifest: &Manifest) -> impl Iterator<Item = (&str, &FileEntry)> {
+pub(super) fn files_of(manifest: &Manifest) -> impl Iterator<Item = (&str, &FileEntry)> {
     let members = manifest.members.iter();
     members.flat_map(|member| member.files.iter().map(|file| (member.name.as_str(), file)))
 }

@@ -1,6 +1,7 @@
-//! Points that somebody reads are not removed meanwhile: flock(2) on their folders.
+//! Points that somebody reads are not removed or exchanged meanwhile: flock(2) on their folders.
 //!
-//! Readers hold the lock shared, and whoever wants to remove the point asks for it exclusively. A file system that locks
+//! Readers hold the lock shared, and whoever wants to remove the point asks for it exclusively, for the moment in
+//! which it loses its name. A file system that locks
 //! no directories gives no protection; a reader there finds files missing, and says so.
 
 use crate::StoreError;
@@ -12,22 +13,33 @@ use std::path::Path;
 /// A point's folder, locked until this is dropped.
 #[derive(Debug)]
 pub(crate) struct InUse {
-    _folder: Option<OwnedFd>,
+    folder: Option<OwnedFd>,
 }
 
 impl InUse {
-    /// Keeps the point in `folder` from being removed.
+    /// Keeps the point in `folder` from being removed or exchanged. Waits while that is just being done.
     ///
     /// # Errors
-    /// [`StoreError::Missing`] if it is gone, or is just going.
+    /// [`StoreError::Missing`] if it is gone.
     pub(crate) fn read(folder: &Path) -> Result<Self, StoreError> {
-        let held = Self::lock(folder, FlockOperation::NonBlockingLockShared)?;
-        // Between opening and locking, it may have lost its name.
-        match held {
-            Some(held) if folder.is_dir() => Ok(held),
-            _ => Err(StoreError::Missing {
-                path: folder.to_owned(),
-            }),
+        loop {
+            let held = Self::lock(folder, FlockOperation::LockShared)?;
+            // Between opening and locking, the folder may have lost its name, perhaps to another one.
+            match held {
+                Some(held) if held.is_at(folder) => return Ok(held),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether `folder` is what is locked.
+    fn is_at(&self, folder: &Path) -> bool {
+        let Some(ours) = &self.folder else {
+            return true;
+        };
+        match (rustix::fs::fstat(ours), rustix::fs::lstat(folder)) {
+            (Ok(ours), Ok(theirs)) => (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino),
+            _ => false,
         }
     }
 
@@ -42,10 +54,10 @@ impl InUse {
             .map_err(StoreError::io_or_missing("open", folder))?;
         loop {
             match flock(&fd, how) {
-                Ok(()) => return Ok(Some(Self { _folder: Some(fd) })),
+                Ok(()) => return Ok(Some(Self { folder: Some(fd) })),
                 Err(Errno::WOULDBLOCK) => return Ok(None),
                 Err(Errno::INTR) => {}
-                Err(_) => return Ok(Some(Self { _folder: None })),
+                Err(_) => return Ok(Some(Self { folder: None })),
             }
         }
     }
@@ -64,12 +76,19 @@ mod tests {
         drop(one);
         assert!(InUse::remove(dir.path()).unwrap().is_none());
         drop(other);
-        let removing = InUse::remove(dir.path()).unwrap();
+        let point = dir.path().join("point");
+        std::fs::create_dir(&point).unwrap();
+        let removing = InUse::remove(&point).unwrap();
         assert!(removing.is_some());
-        assert!(matches!(
-            InUse::read(dir.path()),
-            Err(StoreError::Missing { .. })
-        ));
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| InUse::read(&point));
+            std::fs::remove_dir(&point).unwrap();
+            drop(removing);
+            assert!(matches!(
+                reader.join().unwrap(),
+                Err(StoreError::Missing { .. })
+            ));
+        });
         let gone = dir.path().join("gone");
         assert!(matches!(
             InUse::read(&gone),

@@ -16,7 +16,7 @@ pub struct InspectReport {
     pub program: ProgramIdentity,
     /// Its points, oldest first.
     pub points: Vec<PointReport>,
-    /// Names of points that are being written, or that a writer which died has left behind.
+    /// Names of points that are being written or cleaned, or that a writer which died has left behind.
     pub unfinished: Vec<String>,
     /// Bytes of all files of all points.
     pub bytes: u64,
@@ -81,7 +81,11 @@ pub fn inspect(dir: &Path) -> Result<InspectReport, StoreError> {
         program,
         bytes: points.iter().map(|point| point.bytes).sum(),
         points,
-        unfinished: Contents::of(dir)?.staging,
+        unfinished: {
+            let mut contents = Contents::of(dir)?;
+            contents.staging.append(&mut contents.cleaning);
+            contents.staging
+        },
     })
 }
 

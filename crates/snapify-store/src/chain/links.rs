@@ -1,6 +1,7 @@
 //! What a point builds on: the points before it, down to a full one.
 
 use super::files;
+use super::in_use::InUse;
 use super::manifest::{FileEntry, MANIFEST_FILE, Manifest};
 use super::staging::{check_length, check_pages};
 use super::{Contents, point_name};
@@ -18,6 +19,8 @@ pub(crate) struct Links {
     dir: PathBuf,
     /// From the newest to a full one; at least one.
     links: Vec<Link>,
+    /// Keeps all of them from being removed.
+    _in_use: Vec<InUse>,
 }
 
 /// A committed point.
@@ -33,21 +36,29 @@ type Fault = (u32, StoreError);
 
 impl Links {
     /// Reads the manifests of point `number` in `dir` and of those that it builds on, and sees to it that all files
-    /// that it consists of are there in their full length.
+    /// that it consists of are there in their full length. For as long as this is there, they are not removed.
     ///
     /// # Errors
     /// [`StoreError::Broken`] if any of that is not as it should be and that concerns another point or there is one to
     /// turn to; else the fault itself.
     pub(crate) fn read(dir: &Path, number: u32) -> Result<Self, StoreError> {
-        Self::try_read(dir, number).map_err(|fault| broken(dir, number, fault))
+        Self::look(dir, number, true).map_err(|fault| broken(dir, number, fault))
     }
 
-    /// As [`Links::read`], without looking for others.
+    /// As [`Links::read`], but without looking for others, and without keeping the points from being removed.
     pub(crate) fn try_read(dir: &Path, number: u32) -> Result<Self, Fault> {
+        Self::look(dir, number, false)
+    }
+
+    fn look(dir: &Path, number: u32, hold: bool) -> Result<Self, Fault> {
         let mut links: Vec<Link> = Vec::new();
+        let mut in_use = Vec::new();
         let mut next = Some(number);
         while let Some(number) = next {
             let folder = dir.join(point_name(number));
+            if hold {
+                in_use.push(InUse::read(&folder).map_err(|error| (number, error))?);
+            }
             // Numbers decrease from link to link (the manifest was checked for that), so this comes to an end.
             let (manifest, _) = Manifest::read(&folder, number).map_err(|error| (number, error))?;
             next = manifest.parent;
@@ -56,6 +67,7 @@ impl Links {
         let links = Self {
             dir: dir.to_owned(),
             links,
+            _in_use: in_use,
         };
         for member in &links.newest().manifest.members {
             for entry in &member.files {
@@ -132,7 +144,7 @@ impl Links {
                 break;
             };
             entry = (below.manifest.file(member, &entry.name))
-                .filter(|entry| entry.pages.is_some_and(|pages| pages.is(parent)))
+                .filter(|entry| entry.pages.is_some_and(|pages| pages.id() == parent))
                 .ok_or_else(|| {
                     let name = &entry.name;
                     let what = format!("it has no file {member}/{name} with checksum {parent}, on which the next point builds");

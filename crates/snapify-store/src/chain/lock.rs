@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 /// The file that is locked. It stays; being there means nothing.
 pub(crate) const LOCK_FILE: &str = ".lock";
 
+/// The file that is locked by whoever cleans.
+pub(crate) const CLEANER_FILE: &str = ".cleaner";
+
 /// The right to write into a chain's directory.
 #[derive(Debug)]
 pub(crate) struct ChainLock {
@@ -25,37 +28,36 @@ pub(crate) struct ChainLock {
 
 impl ChainLock {
     /// Takes the right to write into `dir`, which exists; `created` are the directories that were created
-    /// for that, and that go again if nothing comes of it.
+    /// for that, and that go again if nothing comes of it. While somebody cleans the chain, it waits: cleaners
+    /// have this right for moments only.
     ///
     /// # Errors
     /// [`StoreError::Busy`] if another writer has it, [`StoreError::Io`].
     pub(crate) fn acquire(dir: &Path, created: Vec<PathBuf>) -> Result<Self, StoreError> {
-        let path = dir.join(LOCK_FILE);
-        loop {
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)
-                .map(File::from)
-                .map_err(StoreError::io("open", &path))?;
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => {
-                    return Err(StoreError::Busy {
-                        dir: dir.to_owned(),
-                    });
-                }
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(StoreError::io("lock", &path)(errno)),
+        let at_once = FlockOperation::NonBlockingLockExclusive;
+        match Self::lock(dir, &created, at_once) {
+            Err(StoreError::Busy { .. }) if CleanerLock::is_held(dir) => {
+                Self::lock(dir, &created, FlockOperation::LockExclusive)
             }
-            // Another writer may have removed the file between our opening and locking it, and then the
-            // lock keeps nobody out.
-            if is_at(&file, &path) {
-                return Ok(Self {
-                    _file: file,
-                    path,
-                    created,
-                });
-            }
+            result => result,
         }
+    }
+
+    /// Waits for the right to write into `dir`.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub(crate) fn wait(dir: &Path) -> Result<Self, StoreError> {
+        Self::lock(dir, &[], FlockOperation::LockExclusive)
+    }
+
+    fn lock(dir: &Path, created: &[PathBuf], how: FlockOperation) -> Result<Self, StoreError> {
+        let path = dir.join(LOCK_FILE);
+        Ok(Self {
+            _file: lock(dir, &path, how)?,
+            path,
+            created: created.to_vec(),
+        })
     }
 
     /// The directories that were created for this writer, outermost first.
@@ -68,6 +70,56 @@ impl ChainLock {
         if !self.created.is_empty() {
             let _ = fs::remove_file(&self.path);
             files::remove_dirs(&self.created);
+        }
+    }
+}
+
+/// The right to clean a chain: one cleaner at a time, whoever writes meanwhile.
+#[derive(Debug)]
+pub(crate) struct CleanerLock {
+    _file: File,
+}
+
+impl CleanerLock {
+    /// Takes the right to clean the chain in `dir`.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] if somebody else has it, [`StoreError::Io`].
+    pub(crate) fn acquire(dir: &Path) -> Result<Self, StoreError> {
+        let at_once = FlockOperation::NonBlockingLockExclusive;
+        let file = lock(dir, &dir.join(CLEANER_FILE), at_once)?;
+        Ok(Self { _file: file })
+    }
+
+    /// Whether somebody has it.
+    fn is_held(dir: &Path) -> bool {
+        let path = dir.join(CLEANER_FILE);
+        let at_once = FlockOperation::NonBlockingLockShared;
+        path.exists() && matches!(lock(dir, &path, at_once), Err(StoreError::Busy { .. }))
+    }
+}
+
+/// Opens the file `path` in `dir`, creates it if need be, and locks it.
+fn lock(dir: &Path, path: &Path, how: FlockOperation) -> Result<File, StoreError> {
+    loop {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
+            .map(File::from)
+            .map_err(StoreError::io("open", path))?;
+        match flock(&file, how) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                return Err(StoreError::Busy {
+                    dir: dir.to_owned(),
+                });
+            }
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(StoreError::io("lock", path)(errno)),
+        }
+        // Somebody may have removed the file between our opening and locking it, and then the lock keeps
+        // nobody out.
+        if is_at(&file, path) {
+            return Ok(file);
         }
     }
 }
@@ -102,5 +154,27 @@ mod tests {
         ChainLock::acquire(&dir, created).unwrap().abandon();
         assert!(!top.path().join("a").exists());
         assert!(top.path().exists());
+    }
+
+    #[test]
+    fn writers_wait_for_cleaners_and_not_for_each_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let cleaner = CleanerLock::acquire(dir.path()).unwrap();
+        assert!(CleanerLock::is_held(dir.path()));
+        assert!(matches!(
+            CleanerLock::acquire(dir.path()),
+            Err(StoreError::Busy { .. })
+        ));
+        let exchanging = ChainLock::wait(dir.path()).unwrap();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| ChainLock::acquire(dir.path(), Vec::new()));
+            drop(exchanging);
+            writer.join().unwrap().unwrap();
+        });
+        drop(cleaner);
+        assert!(!CleanerLock::is_held(dir.path()));
+        let _first = ChainLock::acquire(dir.path(), Vec::new()).unwrap();
+        let second = ChainLock::acquire(dir.path(), Vec::new());
+        assert!(matches!(second, Err(StoreError::Busy { .. })));
     }
 }

@@ -3,12 +3,16 @@
 //! ```text
 //! DIR/chain.json         which program; written with the first point
 //! DIR/.lock              locked by whoever is writing a point
+//! DIR/.cleaner           locked by whoever cleans
+//! DIR/.cleaning-*/       a point being made to stand alone, or left over from a cleaner that died
 //! DIR/.staging-*/        a point being written, or left over from a writer that died
 //! DIR/000001/            a point: manifest.json and a folder per member
 //! ```
 //!
-//! Nothing that a reader looks at ever changes: points appear whole, by a rename.
+//! Nothing that a reader looks at ever changes: points appear whole, by a rename, and are exchanged or removed as
+//! whole when nobody reads them.
 
+pub(crate) mod clean;
 pub(crate) mod copy;
 pub(crate) mod files;
 mod in_use;
@@ -32,6 +36,9 @@ use std::path::{Path, PathBuf};
 
 /// The file that makes a directory a chain.
 pub(crate) const CHAIN_FILE: &str = "chain.json";
+
+/// What the names of a cleaner's drafts begin with. Writers leave them alone, for they may be alive.
+pub(crate) const CLEANING_PREFIX: &str = ".cleaning-";
 
 /// What the names of staging directories begin with.
 pub(crate) const STAGING_PREFIX: &str = ".staging-";
@@ -210,6 +217,9 @@ fn write_program(dir: &Path, program: &ProgramIdentity) -> Result<(), StoreError
     files::sync_dir(dir)
 }
 
+/// What may be in a chain's directory beside points and drafts.
+const KNOWN: [&str; 4] = [CHAIN_FILE, lock::LOCK_FILE, lock::CLEANER_FILE, REPORTS_DIR];
+
 /// What is in a chain's directory.
 #[derive(Default)]
 pub(crate) struct Contents {
@@ -219,6 +229,8 @@ pub(crate) struct Contents {
     pub(crate) odd_points: Vec<String>,
     /// Names of staging directories and drafts.
     pub(crate) staging: Vec<String>,
+    /// Names of drafts of a cleaner.
+    pub(crate) cleaning: Vec<String>,
     /// The first name, in order, that has no business there.
     pub(crate) strange: Option<String>,
 }
@@ -234,13 +246,15 @@ impl Contents {
         for (name, kind) in files::list(dir)? {
             if name.starts_with(STAGING_PREFIX) {
                 contents.staging.push(name);
+            } else if name.starts_with(CLEANING_PREFIX) {
+                contents.cleaning.push(name);
             } else if let Some(number) = point_number(&name) {
                 if kind.is_dir() {
                     contents.points.push(number);
                 } else {
                     contents.odd_points.push(name);
                 }
-            } else if ![CHAIN_FILE, lock::LOCK_FILE, REPORTS_DIR].contains(&&*name) {
+            } else if !KNOWN.contains(&&*name) {
                 strange.push(name);
             }
         }
@@ -261,8 +275,13 @@ pub(crate) fn point_number(name: &str) -> Option<u32> {
     (point_name(number) == name).then_some(number)
 }
 
-/// Removes what dead writers have left. The caller holds the lock, so no writer is alive.
+/// Removes what dead writers have left, and dead cleaners. The caller holds the lock, so no writer is alive.
 fn remove_stale(dir: &Path) -> Result<(), StoreError> {
+    if !Contents::of(dir)?.cleaning.is_empty()
+        && let Ok(_cleaner) = lock::CleanerLock::acquire(dir)
+    {
+        clean::remove_leftovers(dir)?;
+    }
     for name in Contents::of(dir)?.staging {
         let path = dir.join(&name);
         tracing::info!(path = %path.display(), "removing what an interrupted checkpoint left");

@@ -31,6 +31,11 @@ pub struct Retained {
 /// [`StoreError::Io`].
 pub fn retain(dir: &Path, keep: u32) -> Result<Retained, StoreError> {
     let lock = ChainLock::acquire(dir, Vec::new())?;
+    remove_old(dir, keep, lock)
+}
+
+/// As [`retain`], for whoever has the right to write.
+pub(super) fn remove_old(dir: &Path, keep: u32, lock: ChainLock) -> Result<Retained, StoreError> {
     let mut done = Retained::default();
     let victims = superseded(dir, keep)?;
     let mut condemned = Vec::new();

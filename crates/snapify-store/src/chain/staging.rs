@@ -186,7 +186,7 @@ impl Staging {
                 };
                 let links = self.parent.as_ref().filter(|links| {
                     let below = links.newest().manifest.file(&member.name, &entry.name);
-                    below.is_some_and(|below| below.pages.is_some_and(|pages| pages.is(id)))
+                    below.is_some_and(|below| below.pages.is_some_and(|pages| pages.id() == id))
                 });
                 let Some(links) = links else {
                     let path = self.folder.join(&member.name).join(&entry.name);

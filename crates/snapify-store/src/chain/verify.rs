@@ -1,6 +1,7 @@
 //! Reading everything there is, and telling all that is wrong with it.
 
 use super::files;
+use super::in_use::InUse;
 use super::links::Links;
 use super::manifest::{FileEntry, FileKind, MANIFEST_FILE, Manifest, MemberEntry};
 use super::snapshot::chain_in;
@@ -144,9 +145,11 @@ fn verify_point(
         parent: None,
         sound: false,
     };
-    match Manifest::read(&folder, number) {
+    // Not to be cleaned away meanwhile.
+    let held = InUse::read(&folder);
+    match held.and_then(|held| Ok((Manifest::read(&folder, number)?, held))) {
         Err(error) => report.note(Some(number), &error),
-        Ok((manifest, bytes)) => {
+        Ok(((manifest, bytes), _held)) => {
             verdict.members = manifest.members.len();
             verdict.bytes = bytes;
             verdict.parent = manifest.parent;

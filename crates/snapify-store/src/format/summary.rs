@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Which page file it is: the checksum over its header and index, which in turn hold those of all it stores.
-/// Files with the same contents are the same.
+/// Which page file it is: the checksum over its header and index, which in turn hold those of all it stores; or that of
+/// the file whose place it has taken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PageFileId(#[serde(with = "crate::checksum::hex")] pub(crate) u64);
@@ -55,16 +55,10 @@ pub struct PageFileSummary {
 }
 
 impl PageFileSummary {
-    /// Which file it is.
+    /// Which file it is: what those that build on it name. One that stands for another has its identity.
     #[must_use]
     pub fn id(&self) -> PageFileId {
-        PageFileId(self.index_checksum)
-    }
-
-    /// Whether a file that builds on `parent` builds on this one.
-    #[must_use]
-    pub fn is(&self, parent: PageFileId) -> bool {
-        self.id() == parent || self.stands_for == Some(parent)
+        self.stands_for.unwrap_or(PageFileId(self.index_checksum))
     }
 }
 

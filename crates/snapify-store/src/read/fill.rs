@@ -118,14 +118,14 @@ fn take(
 }
 
 /// What a worker undoes codecs with.
-struct Unpacker {
+pub(super) struct Unpacker {
     pages: Vec<u8>,
     decoders: Vec<(Codec, Box<dyn Decoder>)>,
 }
 
 impl Unpacker {
     /// For blocks of up to `room` bytes.
-    fn new(room: usize) -> Self {
+    pub(super) fn new(room: usize) -> Self {
         Self {
             pages: vec![0; room],
             decoders: Vec::new(),
@@ -133,7 +133,11 @@ impl Unpacker {
     }
 
     /// The pages of `block`, of which `stored` is what the file holds.
-    fn unpack<'b>(&'b mut self, block: &Block, stored: &'b [u8]) -> Result<&'b [u8], String> {
+    pub(super) fn unpack<'b>(
+        &'b mut self,
+        block: &Block,
+        stored: &'b [u8],
+    ) -> Result<&'b [u8], String> {
         let known = self
             .decoders
             .iter()

@@ -5,10 +5,14 @@ pub(crate) mod compare;
 mod cover;
 mod fill;
 mod layer;
+pub(crate) mod source;
 
 use crate::format::index::{Block, Run, RunKind};
 use crate::write::ranges::runs;
-use crate::{PageFileId, PageFileSummary, PageRange, PageSink, Progress, SpaceId, StoreError};
+use crate::{
+    Codec, Compression, PageFileId, PageFileSummary, PageRange, PageSink, Progress, SpaceId,
+    StoreError,
+};
 use cover::Cover;
 use layer::Layer;
 use std::fmt;
@@ -53,7 +57,7 @@ impl PageFile {
             cover.add(&layer.index.runs);
         }
         for mut layer in parents.into_iter().flat_map(|parent| parent.layers) {
-            if self.needs().is_none_or(|id| !layer.summary.is(id)) {
+            if self.needs().is_none_or(|id| layer.summary.id() != id) {
                 return Err(StoreError::damaged(
                     layer.path(),
                     0,
@@ -198,6 +202,20 @@ impl PageFile {
     /// As [`PageFile::fill`].
     pub fn verify(&self, progress: &dyn Progress) -> Result<(), StoreError> {
         fill::fill(&self.layers[..1], &|_| true, None, progress)
+    }
+
+    /// What most blocks of the oldest and largest file were compressed with. Levels are not recorded.
+    pub(crate) fn compression(&self) -> Compression {
+        let blocks = &self.last().index.blocks;
+        let of = |codec| blocks.iter().filter(|block| block.codec == codec).count();
+        let all = [
+            (Codec::None, Compression::None),
+            (Codec::Lz4, Compression::Lz4),
+            (Codec::Zstd, Compression::Zstd { level: 1 }),
+            (Codec::Deflate, Compression::Deflate { level: 6 }),
+        ];
+        let most = all.into_iter().max_by_key(|(codec, _)| of(*codec));
+        most.map_or(Compression::None, |(_, compression)| compression)
     }
 
     fn newest(&self) -> &Layer {

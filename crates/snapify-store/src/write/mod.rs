@@ -90,6 +90,7 @@ pub struct PageWrite<'a> {
     gone: &'a [PageRange],
     before: Option<&'a PageFile>,
     hash_seed: Option<u64>,
+    stands_for: Option<PageFileId>,
     options: WriteOptions,
 }
 
@@ -103,6 +104,7 @@ impl<'a> PageWrite<'a> {
             gone: &[],
             before: None,
             hash_seed: None,
+            stands_for: None,
             options: WriteOptions::default(),
         }
     }
@@ -153,6 +155,12 @@ impl<'a> PageWrite<'a> {
     /// Compresses, and whatever else there is to choose.
     pub fn options(mut self, options: &WriteOptions) -> Self {
         self.options = options.clone();
+        self
+    }
+
+    /// Makes the file take the place of `other`: those that build on that one build on this one.
+    pub(crate) fn stands_for(mut self, other: PageFileId) -> Self {
+        self.stands_for = Some(other);
         self
     }
 
@@ -235,10 +243,14 @@ impl<'a> PageWrite<'a> {
     }
 
     fn header(&self) -> Header {
-        let plain = self.parent.is_none() && self.hash_seed.is_none() && !self.options.staged();
+        let plain = self.parent.is_none()
+            && self.hash_seed.is_none()
+            && self.stands_for.is_none()
+            && !self.options.staged();
         Header {
             version: if plain { 1 } else { 2 },
             parent: self.parent,
+            stands_for: self.stands_for,
             hash_seed: self.hash_seed,
             ..Header::PLAIN
         }

@@ -1,6 +1,8 @@
 //! Memory to save, memory to fill, and a source of chance that repeats.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod running;
+
 use snapify_store::{
     Chain, PAGE_SIZE, PageRange, PageSink, PageSource, PointHeader, ProgramIdentity, SpaceId,
     Staging, write_pages,
