@@ -23,7 +23,7 @@ impl Engine for ProcessEngine {
             .map(|(soft, hard)| (RLIMIT_DATA, soft, hard));
         let launched = snapify_proc::launch(snapify_proc::LaunchSpec {
             program: spec.program,
-            // The first is the program's name, which the engine takes from the file.
+            name: spec.args.first().cloned(),
             args: spec.args.into_iter().skip(1).collect(),
             env: Some(spec.env),
             directory: Some("/".into()),

@@ -34,7 +34,7 @@ pub struct External {
 /// A program to start as an offload process, in PID (and, where needed, user) namespaces of its own.
 #[derive(Debug)]
 pub struct LaunchSpec {
-    /// The program file.
+    /// The program file; may be one of `/proc/self/fd` for a number in `fds`.
     pub program: PathBuf,
     /// Arguments, the program's name first.
     pub args: Vec<OsString>,

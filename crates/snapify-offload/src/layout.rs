@@ -49,5 +49,8 @@ pub const CONTROL_FD: i32 = 3;
 /// Descriptor number of the local store in the offload process.
 pub const STORE_FD: i32 = 4;
 
+/// Descriptor number of the executable, in an offload process whose program the host process brought along.
+pub const PROGRAM_FD: i32 = 5;
+
 /// Stack of each server thread in the offload process, in bytes; only what is touched takes memory.
 pub const SERVER_STACK: usize = 64 << 20;

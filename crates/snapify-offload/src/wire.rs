@@ -20,12 +20,21 @@ pub struct HostToCard {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum HostRequest {
-    /// Start an offload process. Descriptors: standard output, standard error.
+    /// Start an offload process. Descriptors: standard output, standard error; with a program of the host's own, a file
+    /// that holds the executable.
     Launch {
         /// Its name from now on.
         id: ProcessId,
         /// Environment, as far as it can be text.
         env: Vec<(String, String)>,
+        /// What it executes; nothing for the runtime's own program.
+        #[serde(default)]
+        program: Option<ProgramSpec>,
+    },
+    /// Ask it to come to its end by itself. Answered at once; its end is told by `Died`.
+    Shutdown {
+        /// Which.
+        id: ProcessId,
     },
     /// End it.
     Destroy {
@@ -51,10 +60,26 @@ pub enum HostRequest {
     },
 }
 
+/// A program that the host process brings along.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProgramSpec {
+    /// What it is called in its own arguments and in process lists.
+    pub name: String,
+    /// Its arguments, without the name.
+    pub args: Vec<String>,
+}
+
 /// From the daemon of a card to the host library.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum CardToHost {
+    /// A process signals an event of its host process.
+    Signal {
+        /// Which process.
+        id: ProcessId,
+        /// The event, in the host's words.
+        event: [u64; 2],
+    },
     /// An answer.
     Reply {
         /// Of the request.
@@ -84,6 +109,8 @@ pub enum CardReply {
     },
     /// It is gone.
     Destroyed,
+    /// It was asked to end.
+    ShuttingDown,
     /// Its gate is closed.
     Paused {
         /// As the supervisor is to be told.
@@ -105,6 +132,8 @@ pub enum CardToSink {
     Pause,
     /// Publish again.
     Resume,
+    /// Come to an end: there is no answer.
+    Shutdown,
 }
 
 /// From the agent of an offload process to its daemon.
@@ -125,6 +154,8 @@ pub enum SinkToCard {
     },
     /// Results are published again.
     Resumed,
+    /// An event of the host process is signalled; never between `Paused` and `Resumed`.
+    Signal([u64; 2]),
 }
 
 // ------------------------------------------------------------------ rings
@@ -146,12 +177,24 @@ pub mod command {
     /// Copy between the bounce area and other memory: three numbers of 8 bytes, native order: address, bytes,
     /// 1 if from the bounce area to the address.
     pub const COPY: u32 = 6;
+    /// Unload an image; its number is the argument.
+    pub const UNLOAD: u32 = 7;
+    /// Tell which of these addresses are still referred to: a list of addresses, and the answer the same.
+    pub const REFERRED: u32 = 8;
+    /// Refer to the address that is the argument.
+    pub const REFER: u32 = 9;
 }
 
 /// Kinds of commands on the ring of a pipeline.
 pub mod pipeline {
     /// Run the function whose address is the argument; the payload is its 64-bit arguments.
     pub const RUN: u32 = 1;
+    /// Call the function whose address is the argument in the way of COI; the payload is a [`super::CallHead`] and what
+    /// follows it, the answer what the function has left for its caller.
+    pub const CALL: u32 = 2;
+    /// The same, of a call that is too long for a record: the payload is a [`super::CallPlace`], and the request lies
+    /// there; the answer is left behind it.
+    pub const CALL_AT: u32 = 3;
 }
 
 /// Verdict: done.
@@ -168,6 +211,8 @@ pub struct LoadRequest {
     pub bytes: u64,
     /// Name for messages.
     pub name: String,
+    /// Flags of dlopen(3).
+    pub flags: i32,
 }
 
 /// A device image is loaded.
@@ -193,8 +238,81 @@ pub struct Segment {
 /// Names to look up in a library.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SymbolsRequest {
-    /// The library's number.
-    pub library: u32,
+    /// The library's number; nothing for the whole process: its program, and all libraries in the order of loading.
+    pub library: Option<u32>,
     /// The names.
     pub names: Vec<String>,
+}
+
+/// Begins the request of a call: three numbers, native order. There follow `buffers` times an address and a length of
+/// 8 bytes each, then `misc` bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallHead {
+    /// How many buffers the function gets.
+    pub buffers: u32,
+    /// Bytes of data that it gets with the call.
+    pub misc: u16,
+    /// Bytes that it leaves for its caller.
+    pub answer: u16,
+}
+
+impl CallHead {
+    /// Bytes of a head.
+    pub const BYTES: usize = 8;
+    /// Bytes of each buffer's address and length.
+    pub const BUFFER: usize = 16;
+
+    /// As it is sent.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.buffers.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&self.misc.to_ne_bytes());
+        bytes[6..].copy_from_slice(&self.answer.to_ne_bytes());
+        bytes
+    }
+
+    /// As it was received; nothing if the bytes are fewer than it tells.
+    pub fn parse(request: &[u8]) -> Option<Self> {
+        let (head, rest) = request.split_first_chunk::<{ Self::BYTES }>()?;
+        let [a, b, c, d, e, f, g, h] = *head;
+        let head = Self {
+            buffers: u32::from_ne_bytes([a, b, c, d]),
+            misc: u16::from_ne_bytes([e, f]),
+            answer: u16::from_ne_bytes([g, h]),
+        };
+        (rest.len() as u64 == head.rest_bytes()).then_some(head)
+    }
+
+    /// Bytes of what follows the head.
+    pub fn rest_bytes(self) -> u64 {
+        u64::from(self.buffers) * Self::BUFFER as u64 + u64::from(self.misc)
+    }
+}
+
+/// Where in the local store a long call's request lies; the answer goes behind it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallPlace {
+    /// Offset in the store.
+    pub offset: u64,
+    /// Bytes of the request.
+    pub bytes: u64,
+}
+
+impl CallPlace {
+    /// As it is sent.
+    pub fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.offset.to_ne_bytes());
+        bytes[8..].copy_from_slice(&self.bytes.to_ne_bytes());
+        bytes
+    }
+
+    /// As it was received.
+    pub fn parse(payload: &[u8]) -> Option<Self> {
+        let (offset, bytes) = payload.split_first_chunk::<8>()?;
+        Some(Self {
+            offset: u64::from_ne_bytes(*offset),
+            bytes: u64::from_ne_bytes(bytes.try_into().ok()?),
+        })
+    }
 }

@@ -176,6 +176,7 @@ fn run_restored(dir: &Path, externals: &[&str]) -> Result<ExitCode, Box<dyn Erro
 
 fn run_launched(program: &str, args: &[String]) -> Result<ExitCode, Box<dyn Error>> {
     let mut launched = launch(LaunchSpec {
+        name: None,
         program: program.into(),
         args: args.iter().map(Into::into).collect(),
         env: None,

@@ -1,7 +1,7 @@
 //! Connections of host processes.
 
 use super::Daemon;
-use super::process::unknown;
+use super::process::{Launch, unknown};
 use crate::control::{HostId, ProcessId, ProcessState};
 use crate::wire::{CardReply, CardToHost, CardToSink, HostRequest, HostToCard};
 use snapify_fabric::{Channel, ChannelError};
@@ -57,7 +57,14 @@ impl Daemon {
         fds: Vec<OwnedFd>,
     ) -> Result<Option<CardReply>, String> {
         match body {
-            HostRequest::Launch { id, env } => self.launch(host, request, id, env, fds)?,
+            HostRequest::Launch { id, env, program } => {
+                self.launch(host, request, id, Launch { env, program, fds })?;
+            }
+            HostRequest::Shutdown { id } => {
+                self.owned(host, id)?;
+                self.tell_sink(id, CardToSink::Shutdown)?;
+                return Ok(Some(CardReply::ShuttingDown));
+            }
             HostRequest::Destroy { id } => {
                 if !self.processes.contains_key(&id) {
                     // It has ended already, and its host was told.

@@ -4,20 +4,33 @@ use super::{Daemon, duplicate};
 use crate::control::{HostId, PausedProcess, ProcessId, ProcessState, VERSION};
 use crate::engine::{Child, EngineError, External, LaunchSpec};
 use crate::layout::{
-    BOUNCE, BOUNCE_BYTES, COMMAND_RING, CONTROL_FD, MAX_PIPELINES, RING_BYTES, SERVER_STACK,
-    STORE_BYTES, STORE_FD,
+    BOUNCE, BOUNCE_BYTES, COMMAND_RING, CONTROL_FD, MAX_PIPELINES, PROGRAM_FD, RING_BYTES,
+    SERVER_STACK, STORE_BYTES, STORE_FD,
 };
-use crate::wire::{CardReply, CardToHost, CardToSink, SinkToCard};
+use crate::wire::{CardReply, CardToHost, CardToSink, ProgramSpec, SinkToCard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::MemfdFlags;
 use rustix::process::Resource;
 use snapify_fabric::{Channel, ChannelError, SharedFile};
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 /// Room for what the C library, libomp and the program itself need, beyond the card's memory.
 const OWN_DATA: u64 = 64 << 20;
+
+/// What a host process wants to be started.
+pub struct Launch {
+    /// Its environment.
+    pub env: Vec<(String, String)>,
+    /// What it executes, if not the runtime's own program.
+    pub program: Option<ProgramSpec>,
+    /// Standard output, standard error, the executable.
+    pub fds: Vec<OwnedFd>,
+}
 
 /// An offload process.
 pub struct OffloadProcess {
@@ -66,39 +79,57 @@ impl Daemon {
         host: HostId,
         request: u64,
         id: ProcessId,
-        env: Vec<(String, String)>,
-        mut fds: Vec<OwnedFd>,
+        launch: Launch,
     ) -> Result<(), String> {
         if self.processes.contains_key(&id) {
             return Err(format!("there is an offload process {id} already"));
         }
-        let (Some(stderr), Some(stdout), true) = (fds.pop(), fds.pop(), fds.is_empty()) else {
+        let Launch { env, program, fds } = launch;
+        let mut fds = fds.into_iter();
+        let executable = match program {
+            Some(_) => fds.next_back(),
+            None => None,
+        };
+        let (Some(stdout), Some(stderr), None) = (fds.next(), fds.next(), fds.next()) else {
             return Err("a launch needs standard output and error".into());
         };
         let store = self.new_store()?;
         let (ours, theirs) = Channel::pair().map_err(|error| error.to_string())?;
         let null = std::fs::File::open("/dev/null")
             .map_err(|error| format!("cannot open /dev/null: {error}"))?;
-        let name = self
-            .offload_process
-            .file_name()
-            .unwrap_or_default()
-            .to_owned();
+        let mut fds = vec![
+            (null.into(), 0),
+            (stdout, 1),
+            (stderr, 2),
+            (theirs.into(), CONTROL_FD),
+            (duplicate(&store)?, STORE_FD),
+        ];
+        let (file, args) = match program {
+            Some(program) => {
+                let given = executable.ok_or("a launch of a program needs its file")?;
+                let copy = copy_program(&program.name, given, self.memory)?;
+                fds.push((copy, PROGRAM_FD));
+                let args = std::iter::once(program.name).chain(program.args);
+                (
+                    format!("/proc/self/fd/{PROGRAM_FD}").into(),
+                    args.map(OsString::from).collect(),
+                )
+            }
+            None => {
+                let name = self.offload_process.file_name().unwrap_or_default();
+                let args = vec![
+                    name.to_owned(),
+                    format!("card{}", self.index).into(),
+                    id.to_string().into(),
+                ];
+                (self.offload_process.clone(), args)
+            }
+        };
         let spec = LaunchSpec {
-            program: self.offload_process.clone(),
-            args: vec![
-                name,
-                format!("card{}", self.index).into(),
-                id.to_string().into(),
-            ],
+            program: file,
+            args,
             env: self.environment(env),
-            fds: vec![
-                (null.into(), 0),
-                (stdout, 1),
-                (stderr, 2),
-                (theirs.into(), CONTROL_FD),
-                (duplicate(&store)?, STORE_FD),
-            ],
+            fds,
             data_limit: Some(self.data_limit()),
         };
         let mut child = self.engine.launch(spec).map_err(words)?;
@@ -161,6 +192,16 @@ impl Daemon {
             .maximum
             .unwrap_or(u64::MAX);
         (soft.min(ours), hard.min(ours))
+    }
+
+    /// Sends a process's agent a message that has no answer.
+    pub(super) fn tell_sink(&self, id: ProcessId, message: CardToSink) -> Result<(), String> {
+        let process = self.processes.get(&id).ok_or_else(|| unknown(id))?;
+        let control = process.control.as_ref();
+        let control = control.ok_or_else(|| format!("offload process {id} is ending"))?;
+        control
+            .send_now(&message, &[])
+            .map_err(|error| format!("offload process {id}: {error}"))
     }
 
     /// Sends a process's agent a message; the answer comes later.
@@ -243,6 +284,12 @@ impl Daemon {
                 process.state = ProcessState::Running;
                 (Ok(CardReply::Resumed), Vec::new())
             }
+            SinkToCard::Signal(event) => {
+                if let Some(host) = process.host {
+                    self.tell(host, &CardToHost::Signal { id, event }, &[]);
+                }
+                return;
+            }
         };
         self.answer(id, reply, &fds);
     }
@@ -287,16 +334,14 @@ impl Daemon {
                 ExitStatus::from_raw(libc::SIGKILL)
             }
         };
-        // Its last words may explain the end.
-        while process.complaint.is_none()
-            && let Some(control) = process.control.take_if(|control| readable(control))
-        {
-            match control.recv::<SinkToCard>() {
-                Ok((SinkToCard::Failed(why), _)) => process.complaint = Some(why),
-                Ok(_) => process.control = Some(control),
-                Err(_) => {}
-            }
+        // What it said before comes first: that it is ready, or why it ends.
+        let speaks = |process: &OffloadProcess| process.control.as_ref().is_some_and(readable);
+        while self.processes.get(&id).is_some_and(speaks) {
+            self.hear(id);
         }
+        let Some(process) = self.processes.get_mut(&id) else {
+            return;
+        };
         process.ended = Some(status);
         if process.capture.is_none() {
             self.bury(id, status);
@@ -350,6 +395,32 @@ impl Daemon {
             process.child.kill();
         }
     }
+}
+
+/// The executable in a file of this card that nobody can write to: the kernel executes no other (`ETXTBSY`), and
+/// the host process's own may be open anywhere.
+fn copy_program(name: &str, from: OwnedFd, most: u64) -> Result<OwnedFd, String> {
+    let failed = |error: io::Error| format!("cannot copy the program {name}: {error}");
+    let from = File::from(from);
+    let bytes = from.metadata().map_err(failed)?.len();
+    if bytes > most {
+        return Err(format!(
+            "the program {name} has {bytes} bytes and the card {most}"
+        ));
+    }
+    let executable = MemfdFlags::CLOEXEC | MemfdFlags::from_bits_retain(libc::MFD_EXEC);
+    let label = name.replace('\0', "");
+    // What the kernel allows for such a file's name.
+    let label: String = label.chars().take(60).collect();
+    let made = match rustix::fs::memfd_create(&*label, executable) {
+        // Before Linux 6.3.
+        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(&*label, MemfdFlags::CLOEXEC),
+        other => other,
+    };
+    let mut copy = File::from(made.map_err(|errno| failed(errno.into()))?);
+    io::copy(&mut from.take(bytes), &mut copy).map_err(failed)?;
+    let read_only = File::open(format!("/proc/self/fd/{}", copy.as_raw_fd())).map_err(failed)?;
+    Ok(read_only.into())
 }
 
 /// Whether there is a message, or the end of the connection, to be received without waiting.

@@ -172,7 +172,15 @@ impl<'a> Paused<'a> {
                 process.store_fd(),
                 vec![store],
             ));
-            paused.push(pause_process(&process, &mut self.stopwatch)?);
+            match pause_process(&process, &mut self.stopwatch) {
+                Ok(told) => paused.push(told),
+                // As if it had ended before.
+                Err(_) if process.is_ending() => {
+                    process.sever()?;
+                    externals.pop();
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(HostToSupervisor::Paused {
             externals,
@@ -341,16 +349,11 @@ fn note(runtime: &Runtime, card: &Arc<Card>, notice: &Notice) {
     match *notice {
         Notice::Nothing => {}
         Notice::Died(id, signal, status) => {
-            if let Some(process) = runtime
-                .processes()
-                .iter()
-                .find(|process| process.id() == id)
-            {
-                process.die(DeathCause::Ended {
-                    signal,
-                    status,
-                    functions: process.running(),
-                });
+            runtime.note_death(id, signal, status);
+        }
+        Notice::Signal(id, event) => {
+            if let Some(handler) = runtime.signals.get() {
+                handler(id, event);
             }
         }
         Notice::Lost => {

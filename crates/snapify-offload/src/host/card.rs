@@ -46,6 +46,8 @@ pub enum Notice {
     Nothing,
     /// A process ended: signal, exit status.
     Died(ProcessId, Option<i32>, Option<i32>),
+    /// A process signalled an event.
+    Signal(ProcessId, [u64; 2]),
     /// The daemon is gone.
     Lost,
 }
@@ -132,6 +134,7 @@ impl Card {
                 self.answered.notify_all();
                 Notice::Nothing
             }
+            Ok((CardToHost::Signal { id, event }, _)) => Notice::Signal(id, event),
             Ok((CardToHost::Died { id, signal, status }, _)) => Notice::Died(id, signal, status),
             // Whatever else is wrong with the connection: nothing more can be learned from it.
             Err(_) => {

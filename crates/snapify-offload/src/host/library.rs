@@ -26,10 +26,8 @@ impl Process {
         let runtime = self.runtime.upgrade();
         let _lifecycle = runtime.as_ref().map(|runtime| runtime.lifecycle());
         let operation = || format!("load {name}");
-        let offset = self.allocate(image.len() as u64)?;
-        let loaded = self.load_from(image, name, offset);
-        self.free(STORE_BASE + offset)?;
-        let LoadReply { library, segments } = loaded?;
+        let LoadReply { library, segments } =
+            self.load(image, name, libc::RTLD_NOW | libc::RTLD_LOCAL)?;
         let mut placed = Vec::new();
         for (address, bytes) in segments {
             let offset = self.allocate(bytes)?;
@@ -48,13 +46,46 @@ impl Process {
         Ok(Library { number: library })
     }
 
-    /// Has the process load an image that passes through the store at `offset`.
-    fn load_from(&self, image: &[u8], name: &str, offset: u64) -> Result<LoadReply> {
+    /// Loads a shared library with flags of dlopen(3); its memory stays private to the process. `name` is for messages.
+    ///
+    /// # Errors
+    /// If the dynamic loader refuses it, in its words.
+    pub fn open_library(&self, image: &[u8], name: &str, flags: i32) -> Result<Library> {
+        let runtime = self.runtime.upgrade();
+        let _lifecycle = runtime.as_ref().map(|runtime| runtime.lifecycle());
+        let LoadReply { library, .. } = self.load(image, name, flags)?;
+        Ok(Library { number: library })
+    }
+
+    /// Unloads what [`open_library`](Self::open_library) has loaded.
+    ///
+    /// # Errors
+    /// If it is unloaded already, or the process died.
+    pub fn close_library(&self, library: Library) -> Result<()> {
+        let runtime = self.runtime.upgrade();
+        let _lifecycle = runtime.as_ref().map(|runtime| runtime.lifecycle());
+        let number = u64::from(library.number);
+        self.command(command::UNLOAD, number, &[], 1024, &|| {
+            "unload a library".into()
+        })
+        .map(|_| ())
+    }
+
+    /// Has the process load an image that passes through the store.
+    fn load(&self, image: &[u8], name: &str, flags: i32) -> Result<LoadReply> {
+        let offset = self.allocate(image.len() as u64)?;
+        let loaded = self.load_from(image, name, flags, offset);
+        self.free(STORE_BASE + offset)?;
+        loaded
+    }
+
+    fn load_from(&self, image: &[u8], name: &str, flags: i32, offset: u64) -> Result<LoadReply> {
         self.copy_in(offset, image)?;
         let request = LoadRequest {
             offset,
             bytes: image.len() as u64,
             name: name.to_owned(),
+            flags,
         };
         let request = self.to_json(&request)?;
         let answer = self.command(command::LOAD, 0, &request, 16 << 10, &|| {
@@ -72,6 +103,46 @@ impl Process {
         library: &Library,
         names: &[&str],
     ) -> Result<Vec<Option<u64>>> {
+        self.symbols(Some(library.number), names)
+    }
+
+    /// Device addresses of what the process's program and all its libraries export, by name.
+    ///
+    /// # Errors
+    /// If the process died.
+    pub fn exported(&self, names: &[&str]) -> Result<Vec<Option<u64>>> {
+        self.symbols(None, names)
+    }
+
+    /// Which of these addresses functions of the process have said they go on using.
+    ///
+    /// # Errors
+    /// If the process died.
+    pub fn referred(&self, addresses: &[u64]) -> Result<Vec<u64>> {
+        // An address takes at most 21 bytes, in the request and in the answer.
+        let mut referred = Vec::new();
+        for group in addresses.chunks(GROUP / 21) {
+            let request = self.to_json(&group)?;
+            let answer = self.command(command::REFERRED, 0, &request, GROUP, &|| {
+                "ask what is in use".into()
+            })?;
+            referred.extend(self.parse::<Vec<u64>>(&answer)?);
+        }
+        Ok(referred)
+    }
+
+    /// Says in the place of a function that the memory at an address is used.
+    ///
+    /// # Errors
+    /// If the process died.
+    pub fn refer(&self, address: u64) -> Result<()> {
+        self.command(command::REFER, address, &[], 1024, &|| {
+            "refer to a buffer".into()
+        })
+        .map(|_| ())
+    }
+
+    fn symbols(&self, library: Option<u32>, names: &[&str]) -> Result<Vec<Option<u64>>> {
         let mut addresses = Vec::with_capacity(names.len());
         let mut rest = names;
         while !rest.is_empty() {
@@ -85,7 +156,7 @@ impl Process {
             let (group, later) = rest.split_at(count);
             rest = later;
             let request = SymbolsRequest {
-                library: library.number,
+                library,
                 names: group.iter().map(|&name| name.to_owned()).collect(),
             };
             let request = self.to_json(&request)?;

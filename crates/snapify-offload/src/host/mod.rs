@@ -5,32 +5,39 @@
 //! for an offload process wait on memory that it shares with them.
 
 mod agent;
+mod calls;
 mod card;
+mod ending;
 mod event;
 mod library;
 mod local_store;
 mod pipelines;
 mod process;
+mod program;
 mod ranges;
 mod threads;
 mod transfer;
 
+pub use calls::Call;
 pub use event::Event;
 pub use library::Library;
 pub use pipelines::Pipeline;
 pub use process::Process;
+pub use program::Program;
+pub use ranges::RangeSet;
+pub use threads::start as start_thread;
 
 use crate::control::{CONTROL_ENV, HostToSupervisor, ProcessId, SupervisorToHost, VERSION};
-use crate::error::OffloadError;
+use crate::error::{DeathCause, OffloadError};
 use card::Card;
 use snapify_fabric::{Channel, ChannelError};
+use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 type Result<T, E = OffloadError> = std::result::Result<T, E>;
 
 /// The connection of this process to its cards.
-#[derive(Debug)]
 pub struct Runtime {
     control: Arc<Channel>,
     cards: Vec<Arc<Card>>,
@@ -39,7 +46,14 @@ pub struct Runtime {
     lifecycle: Mutex<()>,
     /// Those that were not destroyed; dead ones, too.
     processes: Mutex<Vec<Arc<Process>>>,
+    /// Ends of processes that are not on the list: not yet.
+    early_deaths: Mutex<HashMap<ProcessId, DeathCause>>,
+    /// Is told of the events that offload processes signal.
+    signals: OnceLock<SignalHandler>,
 }
+
+/// What is called when an offload process signals an event: with the process and the event.
+type SignalHandler = Box<dyn Fn(ProcessId, [u64; 2]) + Send + Sync>;
 
 impl Runtime {
     /// Connects to the supervisor named by `SNAPIFY_CONTROL`; nothing if it is not set (the program was not
@@ -97,9 +111,24 @@ impl Runtime {
                 .collect(),
             lifecycle: Mutex::new(()),
             processes: Mutex::default(),
+            early_deaths: Mutex::default(),
+            signals: OnceLock::new(),
         });
         agent::start(&runtime)?;
         Ok(runtime)
+    }
+
+    /// Has `handler` called when an offload process signals an event. It is called by the thread that listens to the
+    /// cards, and must not wait for anything. The first handler counts.
+    pub fn on_signal(&self, handler: impl Fn(ProcessId, [u64; 2]) + Send + Sync + 'static) {
+        let _ = self.signals.set(Box::new(handler));
+    }
+
+    /// Memory of a card in bytes, if there is such a card.
+    #[must_use]
+    pub fn card_memory(&self, card: u32) -> Option<u64> {
+        let found = self.cards.iter().find(|found| found.index == card);
+        found.map(|found| found.memory())
     }
 
     /// How many cards there are.
@@ -113,14 +142,26 @@ impl Runtime {
     /// # Errors
     /// If there is no such card, or the process cannot be started.
     pub fn create_process(self: &Arc<Self>, card: u32) -> Result<Arc<Process>> {
+        self.create(card, None)
+    }
+
+    fn create(self: &Arc<Self>, card: u32, program: Option<&Program<'_>>) -> Result<Arc<Process>> {
         let found = self.cards.iter().find(|found| found.index == card);
         let found = found.ok_or(OffloadError::NoSuchCard {
             card,
             cards: self.cards(),
         })?;
         let _lifecycle = self.lifecycle();
-        let process = Process::create(self, found)?;
-        self.list().push(process.clone());
+        let process = Process::create(self, found, program)?;
+        let mut list = self.list();
+        list.push(process.clone());
+        // It may have ended before it was on the list.
+        if let Some(cause) = self.early_deaths().remove(&process.id()) {
+            process.die(cause);
+        } else if found.is_lost() {
+            process.die(DeathCause::CardLost);
+        }
+        drop(list);
         Ok(process)
     }
 
@@ -146,9 +187,42 @@ impl Runtime {
         list.len() < before
     }
 
+    /// Notes the end of a process, whether it is on the list already or not.
+    fn note_death(&self, id: ProcessId, signal: Option<i32>, status: Option<i32>) {
+        let list = self.list();
+        let found = list.iter().find(|process| process.id() == id);
+        let cause = DeathCause::Ended {
+            signal,
+            status,
+            functions: found.map(|process| process.running()).unwrap_or_default(),
+        };
+        match found {
+            Some(process) => process.die(cause),
+            None => {
+                self.early_deaths().insert(id, cause);
+            }
+        }
+    }
+
+    /// Locked only while the list is.
+    fn early_deaths(&self) -> MutexGuard<'_, HashMap<ProcessId, DeathCause>> {
+        self.early_deaths
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn list(&self) -> MutexGuard<'_, Vec<Arc<Process>>> {
         self.processes
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runtime")
+            .field("cards", &self.cards)
+            .field("processes", &self.processes)
+            .finish_non_exhaustive()
     }
 }

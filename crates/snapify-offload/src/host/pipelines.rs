@@ -98,6 +98,11 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
+    /// Its process, and its number there.
+    pub(super) fn place(&self) -> (&Arc<Process>, usize) {
+        (&self.lease.process, self.lease.index)
+    }
+
     /// Appends a function; does not wait.
     ///
     /// # Errors
@@ -130,6 +135,22 @@ impl Process {
             idle: false,
         };
         Ok(Pipeline { lease })
+    }
+
+    /// The same, but nothing while all 64 are busy.
+    ///
+    /// # Errors
+    /// `ProcessDied`.
+    pub fn try_create_pipeline(self: &Arc<Self>) -> Result<Option<Pipeline>> {
+        let lease = |index| Lease {
+            process: self.clone(),
+            index,
+            idle: false,
+        };
+        let index = self.free_pipeline()?;
+        Ok(index.map(|index| Pipeline {
+            lease: lease(index),
+        }))
     }
 
     /// Runs a function with 64-bit arguments and waits until it has returned. `name` is for messages.

@@ -1,8 +1,10 @@
 //! An offload process as its host process has it.
 
 use super::card::{CallError, Card};
+use super::ending::Ending;
 use super::local_store::{LocalStore, StoreError};
 use super::pipelines::Pipelines;
+use super::program::{Program, environment};
 use super::{Result, Runtime};
 use crate::control::ProcessId;
 use crate::error::{DeathCause, OffloadError};
@@ -34,27 +36,42 @@ pub struct Process {
     /// Writable memory of device images that lies in the store.
     pub(super) segments: RwLock<Vec<Segment>>,
     pub(super) pipelines: Pipelines,
-    death: OnceLock<DeathCause>,
+    pub(super) death: OnceLock<DeathCause>,
+    /// Wakes those who wait for its end.
+    pub(super) ending: Ending,
 }
 
 impl Process {
     /// Starts an offload process. The caller is in the critical region of the lifecycle.
-    pub(super) fn create(runtime: &Arc<Runtime>, card: &Arc<Card>) -> Result<Arc<Self>> {
+    pub(super) fn create(
+        runtime: &Arc<Runtime>,
+        card: &Arc<Card>,
+        program: Option<&Program<'_>>,
+    ) -> Result<Arc<Self>> {
         let id = ProcessId(random_id());
         let null = std::fs::File::options().write(true).open("/dev/null");
         let null = null.map_err(|source| system("open /dev/null", source))?;
         let outputs = [rustix::stdio::stdout(), rustix::stdio::stderr()].map(|output| {
-            if rustix::io::fcntl_getfd(output).is_ok() {
+            let wanted = program.is_none_or(|program| program.outputs);
+            if wanted && rustix::io::fcntl_getfd(output).is_ok() {
                 output
             } else {
                 null.as_fd()
             }
         });
+        let file = program.map(Program::file).transpose();
+        let file = file.map_err(|source| system("copy a program into memory", source))?;
         let body = HostRequest::Launch {
             id,
-            env: environment(runtime.cards()),
+            env: program.map_or_else(
+                || environment(runtime.cards()),
+                |program| program.environment(runtime.cards()),
+            ),
+            program: program.map(Program::spec),
         };
-        let (reply, mut fds) = call(card, body, &outputs, "start an offload process")?;
+        let mut passed = outputs.to_vec();
+        passed.extend(file.as_ref().map(AsFd::as_fd));
+        let (reply, mut fds) = call(card, body, &passed, "start an offload process")?;
         let (CardReply::Launched { pid }, Some(store), true) = (&reply, fds.pop(), fds.is_empty())
         else {
             return Err(unexpected(card, "start an offload process", &reply));
@@ -82,6 +99,7 @@ impl Process {
             segments: RwLock::default(),
             pipelines: Pipelines::default(),
             death: OnceLock::new(),
+            ending: Ending::default(),
         }))
     }
 
@@ -106,6 +124,12 @@ impl Process {
     /// After a restart: the id is another one.
     pub(super) fn set_pid(&self, pid: i32) {
         self.pid.store(pid, Ordering::Relaxed);
+    }
+
+    /// Bytes of the card's memory that its local store takes.
+    #[must_use]
+    pub fn store_bytes(&self) -> u64 {
+        self.file.allocated().unwrap_or(0)
     }
 
     /// Whether it lives.
@@ -269,6 +293,7 @@ impl Process {
         let _ = self.death.set(cause);
         self.close_rings();
         self.pipelines.wake();
+        self.ending.tell();
     }
 
     fn close_rings(&self) {
@@ -381,23 +406,6 @@ fn system(operation: &str, source: std::io::Error) -> OffloadError {
         operation: operation.into(),
         source: Arc::new(source),
     }
-}
-
-/// The environment, but for what is no text.
-///
-/// Cards share the processors of this machine. With several of them the threads of one card's OpenMP runtime must not
-/// spin while they wait for work, because that takes the processors from the others; unless the user wants it so.
-fn environment(cards: u32) -> Vec<(String, String)> {
-    let mut env: Vec<(String, String)> = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
-    let chosen = |(name, _): &(String, String)| {
-        matches!(&**name, "OMP_WAIT_POLICY" | "KMP_BLOCKTIME" | "KMP_LIBRARY")
-    };
-    if cards > 1 && !env.iter().any(chosen) {
-        env.push(("OMP_WAIT_POLICY".into(), "passive".into()));
-    }
-    env
 }
 
 /// A number that no other process has: of the system's random source, and if that fails, of the clock.

@@ -1,7 +1,10 @@
 //! Threads of the host library inside somebody else's program.
 #![allow(unsafe_code)]
 
-/// Starts a thread that takes no signals: those belong to the program.
+/// Starts a thread that takes no signals: those belong to the program. Its stack has 256 KiB.
+///
+/// # Errors
+/// If threads or memory are short.
 pub fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     // SAFETY: sets this thread's mask, which the new one inherits, and puts it back.
     unsafe {

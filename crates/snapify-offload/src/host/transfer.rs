@@ -141,7 +141,7 @@ impl Process {
     }
 
     /// Copies bytes out of the store.
-    fn copy_out(&self, offset: u64, to: &mut [u8]) -> Result<()> {
+    pub(super) fn copy_out(&self, offset: u64, to: &mut [u8]) -> Result<()> {
         // SAFETY: as in `copy_in`.
         unsafe {
             self.in_pieces(to.len(), |at, piece| {

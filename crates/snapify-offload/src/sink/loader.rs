@@ -18,7 +18,7 @@ const ENTRY_BYTES: u64 = 32;
 /// A record as clang 22 writes it: the first word is 0, and there are 56 bytes.
 const ENTRY_BYTES_22: u64 = 56;
 
-/// A loaded device image. Never unloaded: it lives as long as the process.
+/// A loaded device image. Dropping it does not unload it.
 #[derive(Debug)]
 pub struct Library {
     handle: Handle,
@@ -35,11 +35,11 @@ struct Handle(*mut libc::c_void);
 unsafe impl Send for Handle {}
 
 impl Library {
-    /// Loads an image. `serial` must differ from that of all images loaded before.
+    /// Loads an image with flags of dlopen(3). `serial` must differ from that of all images loaded before.
     ///
     /// # Errors
     /// In the words of the dynamic loader.
-    pub fn load(image: &[u8], name: &str, serial: usize) -> Result<Self, String> {
+    pub fn load(image: &[u8], name: &str, serial: usize, flags: i32) -> Result<Self, String> {
         let layout =
             ImageLayout::parse(image).map_err(|why| format!("{name} is no device image: {why}"))?;
         let file_name = CString::new(name.replace('\0', "")).unwrap_or_default();
@@ -52,7 +52,7 @@ impl Library {
         let path = format!("/proc/self/fd/{}{}", "./".repeat(serial), file.as_raw_fd());
         let path = CString::new(path).map_err(|error| error.to_string())?;
         // SAFETY: loading runs the image's constructors, which is what the host process asks for.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let handle = unsafe { libc::dlopen(path.as_ptr(), flags) };
         if handle.is_null() {
             return Err(last_error());
         }
@@ -75,10 +75,48 @@ impl Library {
         if let Some(&address) = self.entries.get(&name) {
             return Some(address);
         }
-        // SAFETY: the handle is never closed.
+        // SAFETY: the handle is open as long as there is this object.
         let found = unsafe { libc::dlsym(self.handle.0, name.as_ptr()) };
         (!found.is_null()).then_some(found as u64)
     }
+
+    /// Loads a library by its file name. Its memory stays private to this process.
+    ///
+    /// # Errors
+    /// In the words of the dynamic loader.
+    pub fn open(file: &CStr, flags: i32) -> Result<Self, String> {
+        // SAFETY: loading runs the library's constructors, which is what the caller asks for.
+        let handle = unsafe { libc::dlopen(file.as_ptr(), flags) };
+        if handle.is_null() {
+            return Err(last_error());
+        }
+        Ok(Self {
+            handle: Handle(handle),
+            entries: HashMap::new(),
+            segments: Vec::new(),
+        })
+    }
+
+    /// Unloads it, unless others still need it (dlclose(3)).
+    ///
+    /// # Errors
+    /// In the words of the dynamic loader.
+    pub fn close(self) -> Result<(), String> {
+        // SAFETY: the handle is open, and nobody has it any more; that no function of the library runs or is called
+        // is for the host process to see to, as with dlclose.
+        match unsafe { libc::dlclose(self.handle.0) } {
+            0 => Ok(()),
+            _ => Err(last_error()),
+        }
+    }
+}
+
+/// Address of a function or object that the program, or a library that all may use, exports.
+pub fn global_symbol(name: &str) -> Option<u64> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: only looks it up.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    (!found.is_null()).then_some(found as u64)
 }
 
 /// What dlopen(3) and its kin complain about.

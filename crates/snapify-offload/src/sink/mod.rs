@@ -1,21 +1,29 @@
 //! The offload process: loads device images and runs their functions.
 //!
-//! Its main thread is the agent, which sleeps on the connection to the card daemon and serves pause and resume.
+//! Its main thread is the agent, which sleeps on the connection to the card daemon and serves pause and resume. In a program
+//! that the host process brought along the main thread is the program's, and the agent is another one ([`Attached`]).
 //! Everything it shares with the host process lies in the local store.
 #![allow(unsafe_code)]
 
+mod attached;
 mod call;
+mod calls;
 mod image;
+mod latch;
 mod loader;
 mod serve;
+
+pub use attached::{Attached, attach};
 
 use crate::control::{EXTERNAL_CONTROL, EXTERNAL_STDERR, EXTERNAL_STDOUT, EXTERNAL_STORE, VERSION};
 use crate::engine::External;
 use crate::layout::{CONTROL_FD, STORE_BASE, STORE_BYTES, STORE_FD};
 use crate::wire::{CardToSink, Segment, SinkToCard};
+use latch::Latch;
 use loader::Library;
 use rustix::fd::FromRawFd;
 use snapify_fabric::{Channel, ChannelError, Gate, Mapping, SharedFile};
+use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,24 +34,38 @@ struct Sink {
     store: Arc<Mapping>,
     /// Closed while no result may be published.
     gate: Gate,
-    /// Images in the order of loading.
-    libraries: Mutex<Vec<Library>>,
+    /// Images in the order of loading; nothing in the places of those that were unloaded.
+    libraries: Mutex<Vec<Option<Library>>>,
     /// What of them was moved into the store.
     segments: Mutex<Vec<Segment>>,
+    /// Open as soon as functions may run.
+    executing: Latch,
+    /// Open when the host process wants this one to end.
+    shutdown: Latch,
+    /// How often functions have said that they go on using the memory at an address.
+    references: Mutex<HashMap<u64, u64>>,
 }
 
 /// The program `snapify-offload-process`. Started by a card daemon with the connection to it and the local store
 /// as descriptors 3 and 4; ends when the daemon closes the connection.
 pub fn main() -> ExitCode {
-    if rustix::fs::fstat(unsafe_borrow(STORE_FD)).is_err()
-        || rustix::net::sockopt::socket_type(unsafe_borrow(CONTROL_FD)).is_err()
-    {
+    if !was_launched() {
         eprintln!("snapify-offload-process is started by a card's daemon, never by hand");
         return ExitCode::from(2);
     }
     // SAFETY: open, as just seen, and nobody else's.
     let control = Channel::from_fd(unsafe { OwnedFd::from_raw_fd(CONTROL_FD) });
-    match begin().and_then(|sink| serve(&sink, &control).map_err(|error| error.to_string())) {
+    set_up_process();
+    let begun = begin().inspect(|sink| {
+        sink.executing.open();
+        // Signals to the process go to threads that run device code, not to the agent.
+        block_signals();
+    });
+    let served = begun.and_then(|sink| {
+        let announced = announce(&control).and_then(|()| serve(&sink, &control));
+        announced.map_err(|error| error.to_string())
+    });
+    match served {
         Ok(()) => {}
         Err(why) => {
             // If even that fails the daemon learns of the end itself.
@@ -55,6 +77,14 @@ pub fn main() -> ExitCode {
     unsafe { libc::_exit(1) }
 }
 
+/// Whether the descriptors are those that a card's daemon starts an offload process with.
+fn was_launched() -> bool {
+    use rustix::net::{SocketType, sockopt::socket_type};
+    let store = rustix::fs::fstat(unsafe_borrow(STORE_FD));
+    store.is_ok_and(|store| store.st_size as u64 == STORE_BYTES)
+        && socket_type(unsafe_borrow(CONTROL_FD)) == Ok(SocketType::SEQPACKET)
+}
+
 /// For looking at descriptors that may not be open.
 fn unsafe_borrow(fd: i32) -> BorrowedFd<'static> {
     // SAFETY: if it is not open, calls on it fail with EBADF.
@@ -62,7 +92,6 @@ fn unsafe_borrow(fd: i32) -> BorrowedFd<'static> {
 }
 
 fn begin() -> Result<Arc<Sink>, String> {
-    set_up_process();
     for fd in [CONTROL_FD, STORE_FD] {
         // Programs that device code starts have no business with them.
         rustix::io::fcntl_setfd(unsafe_borrow(fd), rustix::io::FdFlags::CLOEXEC)
@@ -86,9 +115,11 @@ fn begin() -> Result<Arc<Sink>, String> {
         gate: Gate::new(),
         libraries: Mutex::default(),
         segments: Mutex::default(),
+        executing: Latch::default(),
+        shutdown: Latch::default(),
+        references: Mutex::default(),
     });
     serve::start_commands(&sink)?;
-    block_signals();
     Ok(sink)
 }
 
@@ -103,7 +134,7 @@ fn set_up_process() {
     }
 }
 
-/// Signals to the process go to threads that run device code, not to the agent.
+/// Keeps signals from this thread.
 fn block_signals() {
     // SAFETY: sets this thread's mask.
     unsafe {
@@ -113,10 +144,14 @@ fn block_signals() {
     }
 }
 
+/// Tells the daemon that this process serves its rings.
+fn announce(control: &Channel) -> Result<(), ChannelError> {
+    control.send(&SinkToCard::Ready { version: VERSION }, &[])
+}
+
 /// The agent. Between two messages it sleeps in `recv`, which is where a restored process finds itself, with a
 /// new connection at the same descriptor.
 fn serve(sink: &Sink, control: &Channel) -> Result<(), ChannelError> {
-    control.send(&SinkToCard::Ready { version: VERSION }, &[])?;
     loop {
         let request = match control.recv() {
             Ok((request, _)) => request,
@@ -133,6 +168,10 @@ fn serve(sink: &Sink, control: &Channel) -> Result<(), ChannelError> {
             CardToSink::Resume => {
                 sink.gate.open();
                 SinkToCard::Resumed
+            }
+            CardToSink::Shutdown => {
+                sink.shutdown.open();
+                continue;
             }
         };
         control.send(&answer, &[])?;

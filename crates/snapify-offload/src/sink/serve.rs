@@ -3,7 +3,8 @@
 
 use super::Sink;
 use super::call::call;
-use super::loader::{Library, share_segment};
+use super::calls::Call;
+use super::loader::{self, Library, share_segment};
 use crate::layout::{
     BOUNCE, BOUNCE_BYTES, COMMAND_RING, MAX_PIPELINES, RING_BYTES, SERVER_STACK, pipeline_ring,
 };
@@ -97,24 +98,65 @@ fn execute(sink: &Arc<Sink>, kind: u32, argument: u64, payload: &[u8]) -> Result
         }
         command::SYMBOLS => {
             let request: SymbolsRequest = from_json(payload)?;
-            let libraries = sink
+            to_json(&symbols(sink, &request)?)
+        }
+        command::UNLOAD => {
+            let mut libraries = sink
                 .libraries
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            let library = libraries
-                .get(request.library as usize)
-                .ok_or("there is no such library")?;
-            let addresses: Vec<_> = request
-                .names
-                .iter()
-                .map(|name| library.symbol(name))
+            let place = usize::try_from(argument).ok();
+            let place = place.and_then(|place| libraries.get_mut(place));
+            let library = place.and_then(Option::take).ok_or(NO_LIBRARY)?;
+            drop(libraries);
+            library.close().map(|()| Vec::new())
+        }
+        command::REFER => {
+            let mut references = sink
+                .references
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            *references.entry(argument).or_default() += 1;
+            Ok(Vec::new())
+        }
+        command::REFERRED => {
+            let asked: Vec<u64> = from_json(payload)?;
+            let references = sink
+                .references
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let referred: Vec<u64> = asked
+                .into_iter()
+                .filter(|address| references.contains_key(address))
                 .collect();
-            to_json(&addresses)
+            to_json(&referred)
         }
         command::PIPELINE => start_pipeline(sink, argument).map(|()| Vec::new()),
         command::COPY => copy(sink, payload).map(|()| Vec::new()),
         kind => Err(format!("there is no command {kind}")),
     }
+}
+
+const NO_LIBRARY: &str = "there is no such library";
+
+fn symbols(sink: &Sink, request: &SymbolsRequest) -> Result<Vec<Option<u64>>, String> {
+    let libraries = sink
+        .libraries
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let names = request.names.iter();
+    let Some(number) = request.library else {
+        let anywhere = |name: &String| {
+            loader::global_symbol(name).or_else(|| {
+                let mut loaded = libraries.iter().flatten();
+                loaded.find_map(|library| library.symbol(name))
+            })
+        };
+        return Ok(names.map(anywhere).collect());
+    };
+    let library = libraries.get(number as usize).and_then(Option::as_ref);
+    let library = library.ok_or(NO_LIBRARY)?;
+    Ok(names.map(|name| library.symbol(name)).collect())
 }
 
 fn load(sink: &Sink, request: &LoadRequest) -> Result<LoadReply, String> {
@@ -133,15 +175,17 @@ fn load(sink: &Sink, request: &LoadRequest) -> Result<LoadReply, String> {
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .len();
-    let library = Library::load(&image, &request.name, serial)?;
+    let library = Library::load(&image, &request.name, serial, request.flags)?;
     let segments = library.segments.clone();
     let mut libraries = sink
         .libraries
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
-    libraries.push(library);
+    // The place of the number: an answer that is not of this moment may have pushed another meanwhile.
+    let number = libraries.len();
+    libraries.push(Some(library));
     Ok(LoadReply {
-        library: u32::try_from(serial).map_err(|error| error.to_string())?,
+        library: u32::try_from(number).map_err(|error| error.to_string())?,
         segments,
     })
 }
@@ -153,6 +197,7 @@ fn map_segment(sink: &Sink, segment: Segment) -> Result<(), String> {
         .unwrap_or_else(PoisonError::into_inner);
     let known = libraries
         .iter()
+        .flatten()
         .any(|library| library.segments.contains(&(segment.address, segment.bytes)));
     if !known {
         return Err(format!("no image has a segment at {:#x}", segment.address));
@@ -183,11 +228,26 @@ fn start_pipeline(sink: &Arc<Sink>, index: u64) -> Result<(), String> {
     })
 }
 
+/// What a pipeline is to do.
+enum Task {
+    /// Call a function with so many 64-bit arguments.
+    Run(u64),
+    /// Call a function in the way of COI; nothing if the request makes no sense.
+    Call(Option<Call>),
+}
+
 fn serve_pipeline(sink: &Sink, mut ring: RingServer) {
     // At least six, as `call` wants.
     let mut args = vec![0_u64; 64];
     loop {
-        let (function, count) = match ring.receive() {
+        let (function, task) = match ring.receive() {
+            Ok(request) if request.kind == pipeline::CALL => {
+                (request.argument, Task::Call(Call::read(request.payload)))
+            }
+            Ok(request) if request.kind == pipeline::CALL_AT => (
+                request.argument,
+                Task::Call(Call::read_at(&sink.store, request.payload)),
+            ),
             Ok(request) if request.kind == pipeline::RUN => {
                 let words = request.payload.chunks_exact(8);
                 let count = words.len();
@@ -197,7 +257,7 @@ fn serve_pipeline(sink: &Sink, mut ring: RingServer) {
                 for (arg, word) in args.iter_mut().zip(words) {
                     *arg = u64::from_ne_bytes(word.try_into().unwrap_or_default());
                 }
-                (request.argument, count as u64)
+                (request.argument, Task::Run(count as u64))
             }
             Ok(request) => damaged(&RingError::Damaged(format!(
                 "there is no run command {}",
@@ -206,13 +266,27 @@ fn serve_pipeline(sink: &Sink, mut ring: RingServer) {
             Err(RingError::Closed) => return,
             Err(error) => damaged(&error),
         };
+        sink.executing.wait();
         // SAFETY: the host process names a function of an image it had us load, and its arguments; if it is
         // wrong this process, which is the host's own, is what suffers.
-        unsafe { call(function, args.as_ptr(), count) };
+        let called = unsafe {
+            match task {
+                Task::Run(count) => {
+                    call(function, args.as_ptr(), count);
+                    None
+                }
+                Task::Call(Some(mut call)) => {
+                    call.run(function);
+                    Some(call)
+                }
+                Task::Call(None) => damaged(&RingError::Damaged("a call makes no sense".into())),
+            }
+        };
         flush_stdout();
         // Case 4 of paper 1, section 4.1: no result leaves while a snapshot is taken.
         let _publishing = sink.gate.enter();
-        if let Err(error) = ring.complete(STATUS_DONE, &[]) {
+        let answer = called.map_or_else(Vec::new, |call| call.publish(&sink.store));
+        if let Err(error) = ring.complete(STATUS_DONE, &answer) {
             damaged(&error);
         }
     }

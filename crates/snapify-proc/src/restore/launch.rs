@@ -17,7 +17,9 @@ use std::process::Command;
 pub struct LaunchSpec {
     /// The file to execute (not searched for in `PATH`).
     pub program: PathBuf,
-    /// Its arguments, without the program itself.
+    /// What it is called in its own arguments; the path of the file if `None`.
+    pub name: Option<OsString>,
+    /// Its arguments, without its name.
     pub args: Vec<OsString>,
     /// Its environment; the caller's if `None`.
     pub env: Option<Vec<(OsString, OsString)>>,
@@ -143,6 +145,9 @@ fn prepare(spec: &LaunchSpec, go: OwnedFd) -> io::Result<Command> {
         )?;
     }
     let mut command = Command::new(&spec.program);
+    if let Some(name) = &spec.name {
+        command.arg0(name);
+    }
     command.args(&spec.args);
     if let Some(env) = &spec.env {
         command.env_clear().envs(env.iter().map(|(k, v)| (k, v)));
