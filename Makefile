@@ -50,7 +50,7 @@ lint:
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 
 install: stage
-	@scripts/stage "$(TARGET_DIR)/release" "$(DESTDIR)$(PREFIX)"
+	@scripts/stage "$(TARGET_DIR)/release" "$(DESTDIR)$(PREFIX)" "$(PREFIX)"
 
 clean:
 	rm -rf "$(STAGE)" "$(TARGET_DIR)"

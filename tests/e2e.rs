@@ -5,6 +5,7 @@
 mod behaviour {
     mod bad_input;
     mod cards_that_die;
+    mod coi;
     mod command_line;
     mod continues_unharmed;
     mod examples_survive;

@@ -15,6 +15,12 @@ pub enum Language {
     Cxx,
     /// C with OpenMP target regions, by stock clang-16.
     OpenMp,
+    /// C that uses cards by COI and `snapify.h`.
+    CoiHost,
+    /// C that runs on cards, started by COI.
+    CoiSink,
+    /// A library that is loaded on cards.
+    CoiLibrary,
 }
 
 /// The executable of `tests/programs/<source>`.
@@ -37,13 +43,32 @@ fn build(source: &str, language: Language) -> PathBuf {
         .join(source);
     let to = programs().join(from.file_stem().expect("a source file has a name"));
     let mut command = match language {
-        Language::C => Command::new("cc"),
+        Language::C | Language::CoiHost | Language::CoiSink | Language::CoiLibrary => {
+            Command::new("cc")
+        }
         Language::Cxx => Command::new("c++"),
         Language::OpenMp => Command::new("clang-16"),
     };
     command.args(["-O2", "-pthread", "-o"]).arg(&to).arg(&from);
     if language == Language::OpenMp {
         command.args(["-fopenmp", "-fopenmp-targets=x86_64-pc-linux-gnu"]);
+    }
+    let libraries: &[&str] = match language {
+        Language::CoiHost => &["-lcoi_host"],
+        Language::CoiSink => &["-rdynamic", "-lcoi_device"],
+        Language::CoiLibrary => &["-shared", "-fPIC"],
+        _ => &[],
+    };
+    if !libraries.is_empty() {
+        let include = stage().join("include");
+        command
+            .args(["-Wall", "-Wextra", "-Werror", "-I"])
+            .arg(include.join("coi"))
+            .arg("-I")
+            .arg(include)
+            .arg("-L")
+            .arg(stage().join("lib"))
+            .args(libraries);
     }
     let done = command.arg("-lm").status().expect("run a compiler");
     assert!(done.success(), "cannot compile {}", from.display());

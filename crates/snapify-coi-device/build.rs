@@ -1,0 +1,8 @@
+//! Link options of the library.
+
+fn main() {
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcoi_device.so.0");
+    // Its threads run until the process ends: a dlclose must not unmap their code.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    println!("cargo:rerun-if-changed=build.rs");
+}

@@ -1,0 +1,1 @@
+#include "../coi_source.h"
