@@ -1,8 +1,8 @@
 //! The client's side of a ring.
 
 use super::{
-    CLOSED, HEAD, Head, MAX_PAYLOAD, Patience, RingError, Shared, Spin, place, reached,
-    record_bytes,
+    CLOSED, HEAD, Head, MAX_PAYLOAD, Patience, RingError, SEQUENCE, Shared, Spin, count, place,
+    reached, record_bytes,
 };
 use crate::window::Mapping;
 use std::collections::{HashMap, VecDeque};
@@ -119,7 +119,7 @@ impl RingClient {
         self.shared
             .window
             .write(self.shared.record(offset) + HEAD, payload)?;
-        let sequence = state.last.wrapping_add(1) & (u32::MAX >> 1);
+        let sequence = state.last.wrapping_add(1) & SEQUENCE;
         state.last = sequence;
         state.tail = offset + bytes;
         let mut named = state.spare.pop().unwrap_or_default();
@@ -228,16 +228,7 @@ impl RingClient {
     pub fn is_idle(&self) -> bool {
         let state = self.lock();
         let completed = self.shared.word(place::COMPLETED).load(Ordering::Acquire);
-        state.last == completed >> 1
-    }
-
-    /// Makes the server wake this side at its next answer, whether or not the shared memory says that
-    /// somebody sleeps. Needed where this side's memory and the window were not saved at the same instant: a
-    /// thread may have gone to sleep between the two.
-    pub fn expect_wake(&self) {
-        self.shared
-            .word(place::CLIENT_WAITING)
-            .store(1, Ordering::SeqCst);
+        state.last == count(completed)
     }
 
     /// Closes the ring: all waiting on both sides ends, no request is taken any more.
@@ -312,7 +303,7 @@ impl RingClient {
 impl State {
     fn find(&mut self, ticket: Ticket) -> Option<&mut Record> {
         let first = self.records.front()?.sequence;
-        let index = ticket.0.wrapping_sub(first) & (u32::MAX >> 1);
+        let index = ticket.0.wrapping_sub(first) & SEQUENCE;
         self.records.get_mut(index as usize)
     }
 

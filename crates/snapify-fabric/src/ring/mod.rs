@@ -2,14 +2,16 @@
 //!
 //! ```text
 //! 0         64        128       192       256              4096                               length
-//! |         | submit  | server  | complete| client  |  ... | record | record | ...   | wrap |      |
-//! |         | word    | asleep  | word    | waiting |      |                                       |
+//! |         | submit  |         | complete|         |  ... | record | record | ...   | wrap |      |
+//! |         | word    |         | word    |         |      |                                       |
 //! ```
 //!
 //! The client writes a record and counts the submit word up; the server serves records in order, writes its
 //! answer over the request in the same record, and counts the complete word up. Bit 0 of both words says that
-//! the ring is closed, the other 31 bits count, modulo 2^31. Who finds nothing to do spins for a moment and
-//! then sleeps on the word (futex(2)); a flag per side spares the other the system call while nobody sleeps.
+//! the ring is closed, the upper 30 bits count, modulo 2^30. Who finds nothing to do spins for a moment, sets bit 1
+//! and then sleeps on the word (futex(2)) with that bit in it; who counts up and finds the bit set clears it and
+//! wakes. A bit of the word itself and not a flag beside it: whatever clears it changes the word, and the kernel lets
+//! nobody fall asleep on a word that is not what it was.
 //!
 //! Both sides keep their positions in their own memory. What stands in the shared memory is checked before it
 //! is used as a length or an offset: a damaged peer yields [`RingError::Damaged`], nothing worse.
@@ -40,16 +42,18 @@ mod place {
     pub const SUBMITTED: u64 = 64;
     /// On the line of the word that is written next.
     pub const CLIENT_CPU: u64 = SUBMITTED + 4;
-    pub const SERVER_ASLEEP: u64 = 128;
     pub const COMPLETED: u64 = 192;
     pub const SERVER_CPU: u64 = COMPLETED + 4;
-    pub const CLIENT_WAITING: u64 = 256;
 }
 
 /// Bit of the count words: the ring is closed.
 const CLOSED: u32 = 1;
+/// Bit of the count words: somebody sleeps, or is about to.
+const SLEEPER: u32 = 2;
 /// What one record adds to a count word.
-const ONE: u32 = 2;
+const ONE: u32 = 4;
+/// Sequence numbers are counted modulo one more than this.
+const SEQUENCE: u32 = u32::MAX / ONE;
 
 /// Records start at multiples of this.
 const ALIGN: u64 = 64;
@@ -167,7 +171,6 @@ impl Shared {
     fn requests(&self) -> Direction<'_> {
         Direction {
             word: self.word(place::SUBMITTED),
-            asleep: self.word(place::SERVER_ASLEEP),
             cpu: self.word(place::CLIENT_CPU),
         }
     }
@@ -176,7 +179,6 @@ impl Shared {
     fn answers(&self) -> Direction<'_> {
         Direction {
             word: self.word(place::COMPLETED),
-            asleep: self.word(place::CLIENT_WAITING),
             cpu: self.word(place::SERVER_CPU),
         }
     }
@@ -260,8 +262,6 @@ impl Head {
 struct Direction<'a> {
     /// Counts records.
     word: &'a AtomicU32,
-    /// Set while the waiting side may sleep.
-    asleep: &'a AtomicU32,
     /// Where the counting side last ran.
     cpu: &'a AtomicU32,
 }
@@ -283,14 +283,19 @@ impl Direction<'_> {
             patience.lose();
         }
         loop {
-            // The flag goes up before the last look at the word; the other side changes the word before it
-            // looks at the flag. One of the two sees the other, whatever the timing.
-            self.asleep.store(1, Ordering::SeqCst);
-            let value = self.word.load(Ordering::SeqCst);
+            // Whoever counts up after this sees the bit; whoever has before shows in the value.
+            let value = self.word.fetch_or(SLEEPER, Ordering::SeqCst) | SLEEPER;
             if over(value) {
                 return value;
             }
+            // Sleeps only while the count is the same and the bit is set: so the next who counts up wakes. That holds
+            // for a restored process, too, whose window was saved before it set the bit: the system call begins
+            // again and finds another value.
             futex::wait(self.word, Scope::Shared, value);
+            let value = self.word.load(Ordering::Acquire);
+            if over(value) {
+                return value;
+            }
         }
     }
 
@@ -328,9 +333,8 @@ impl Direction<'_> {
     /// Counts up by one record and wakes who sleeps.
     fn advance(&self) {
         self.cpu.store(current_cpu(), Ordering::Relaxed);
-        self.word.fetch_add(ONE, Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) != 0 {
-            self.asleep.store(0, Ordering::SeqCst);
+        if self.word.fetch_add(ONE, Ordering::SeqCst) & SLEEPER != 0 {
+            self.word.fetch_and(!SLEEPER, Ordering::SeqCst);
             futex::wake_all(self.word, Scope::Shared);
         }
     }
@@ -341,9 +345,14 @@ fn current_cpu() -> u32 {
     rustix::thread::sched_getcpu() as u32
 }
 
-/// Whether a count has come to `sequence`, modulo 2^31.
+/// The count in a count word.
+fn count(word: u32) -> u32 {
+    word / ONE
+}
+
+/// Whether a count has come to `sequence`, modulo 2^30.
 fn reached(word: u32, sequence: u32) -> bool {
-    (word >> 1).wrapping_sub(sequence) & (u32::MAX >> 1) < 1 << 30
+    count(word).wrapping_sub(sequence) & SEQUENCE < 1 << 29
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The server's side of a ring.
 
-use super::{CLOSED, HEAD, Head, Patience, RingError, Shared, Spin, WRAP, reached};
+use super::{CLOSED, HEAD, Head, Patience, RingError, SEQUENCE, Shared, Spin, WRAP, reached};
 use crate::window::Mapping;
 use std::sync::Arc;
 
@@ -131,7 +131,7 @@ impl RingServer {
         self.shared.write_head(self.offset, answered)?;
         self.serving = None;
         self.offset += u64::from(head.capacity);
-        self.next = self.next.wrapping_add(1) & (u32::MAX >> 1);
+        self.next = self.next.wrapping_add(1) & SEQUENCE;
         self.shared.answers().advance();
         Ok(())
     }

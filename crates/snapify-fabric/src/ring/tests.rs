@@ -125,9 +125,9 @@ fn closing_wakes_those_who_wait() {
 #[test]
 fn the_count_wraps() {
     assert!(reached(0, 0) && reached(ONE, 1) && !reached(ONE, 2));
-    let last = u32::MAX >> 1;
-    assert!(reached(0, last) && !reached(last << 1, 0));
-    assert!(reached(last << 1 | CLOSED, last));
+    let last = SEQUENCE;
+    assert!(reached(0, last) && !reached(last * ONE, 0));
+    assert!(reached((last * ONE) | CLOSED | SLEEPER, last));
 }
 
 #[test]

@@ -244,12 +244,6 @@ impl<'a> Paused<'a> {
             if process.status().is_err() {
                 continue;
             }
-            // Threads may have gone to sleep between the freezing of this process and the saving of the store, and
-            // the store would not know.
-            process.commands.expect_wake();
-            for ring in process.pipelines.rings() {
-                ring.expect_wake();
-            }
             let body = HostRequest::Resume { id: process.id() };
             let outcome = call(&process.card, body, &[], "resume an offload process");
             if let Err(error) = outcome
