@@ -161,7 +161,8 @@ impl Process {
                 status: status.unwrap_or(0) as i8,
                 signal: 0,
             },
-            DeathCause::CardLost | DeathCause::Destroyed | DeathCause::Damaged(_) => Ended {
+            // The card is gone, or the host has ended it: it did not come to an end of its own.
+            _ => Ended {
                 status: 0,
                 signal: libc::SIGKILL.unsigned_abs(),
             },
