@@ -25,6 +25,8 @@ pub struct CheckpointOptions {
     pub outside: Outside,
     /// Whether it goes on before its memory is saved.
     pub live: Live,
+    /// The snapshot gets a number greater than this: that of the newest one where copies of the directory's are.
+    pub after: u32,
 }
 
 /// All running applications of this user.
@@ -36,6 +38,12 @@ pub fn applications() -> Result<Vec<ApplicationStatus>, JobError> {
         .into_iter()
         .map(|(status, _)| status)
         .collect())
+}
+
+/// The application that process `pid` is the host process or the supervisor of, and its folder.
+pub(crate) fn supervisor_of(pid: i32) -> Result<Option<(ApplicationStatus, PathBuf)>, JobError> {
+    let mut found = supervisors()?.into_iter();
+    Ok(found.find(|(status, _)| status.pid == pid || status.supervisor == pid))
 }
 
 fn supervisors() -> Result<Vec<(ApplicationStatus, PathBuf)>, JobError> {
@@ -98,17 +106,22 @@ pub fn checkpoint(
     options: &CheckpointOptions,
     observer: &mut dyn Observer,
 ) -> Result<CheckpointReport, JobError> {
+    checkpoint_with(options, &mut Signals::new()?, observer)
+}
+
+/// As [`checkpoint`], called off by `signals`.
+pub(crate) fn checkpoint_with(
+    options: &CheckpointOptions,
+    signals: &mut Signals,
+    observer: &mut dyn Observer,
+) -> Result<CheckpointReport, JobError> {
     own_process(options.pid)?;
     let dir = std::path::absolute(&options.dir).map_err(|source| JobError::File {
         operation: "use",
         path: options.dir.clone(),
         source,
     })?;
-    let mut signals = Signals::new()?;
-    let supervisor = supervisors()?
-        .into_iter()
-        .find(|(status, _)| status.pid == options.pid || status.supervisor == options.pid);
-    match supervisor {
+    match supervisor_of(options.pid)? {
         Some((_, folder)) => {
             let lost = |source| JobError::Connection {
                 peer: "the application's supervisor".into(),
@@ -122,13 +135,14 @@ pub fn checkpoint(
                         stop: options.stop,
                         outside: options.outside,
                         live: options.live,
+                        after: options.after,
                     },
                     &[],
                 )
                 .map_err(lost)?;
-            follow(&channel, &mut signals, observer, options.pid)
+            follow(&channel, signals, observer, options.pid)
         }
-        None => plain(options, &dir, &mut signals, observer),
+        None => plain(options, &dir, signals, observer),
     }
 }
 
@@ -159,6 +173,7 @@ fn plain(
         stop: options.stop,
         live: options.live,
         outside: options.outside,
+        after: options.after,
     };
     let worker = start_worker(&application, dir, manner, theirs)?;
     let report = follow(&ours, signals, observer, options.pid);

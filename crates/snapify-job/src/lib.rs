@@ -13,6 +13,7 @@
 mod card;
 mod checkpoint;
 mod clients;
+mod copy;
 mod engine;
 mod error;
 mod events;
@@ -25,6 +26,7 @@ mod protocol;
 mod registration;
 mod restart;
 mod runtime_dir;
+mod schedule;
 mod signals;
 mod snapshot;
 mod supervisor;
@@ -33,6 +35,7 @@ mod timing;
 pub use card::{CardDaemonOptions, card_daemon};
 pub use checkpoint::Live;
 pub use clients::{CheckpointOptions, applications, check, checkpoint};
+pub use copy::{CopyEvent, CopyOptions, copy};
 pub use error::JobError;
 pub use events::{Event, Observer, Phase};
 pub use layout::Layout;
@@ -41,5 +44,6 @@ pub use protocol::{
     ApplicationStatus, CardStatus, CheckpointReport, MemberReport, OffloadProcessStatus,
 };
 pub use restart::{Files, RestartOptions, restart};
+pub use schedule::{Schedule, WatchEvent, WatchOptions, watch};
 pub use snapify_proc::Outside;
 pub use supervisor::{RunOptions, run};

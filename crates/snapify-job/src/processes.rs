@@ -32,6 +32,25 @@ pub(crate) fn own_process(pid: i32) -> Result<OwnedFd, JobError> {
     Ok(handle)
 }
 
+/// Makes this process, which `parent` has started, get `signal` when that dies.
+///
+/// # Errors
+/// [`JobError::Cancelled`] if it is dead already.
+pub(crate) fn end_with(parent: i32, signal: rustix::process::Signal) -> Result<(), JobError> {
+    rustix::process::set_parent_process_death_signal(Some(signal)).map_err(|errno| {
+        JobError::System {
+            operation: "ask for a signal at the parent's end".into(),
+            source: errno.into(),
+        }
+    })?;
+    let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    if now == Some(parent) {
+        Ok(())
+    } else {
+        Err(JobError::Cancelled)
+    }
+}
+
 /// Waits until one of `fds` is readable or has hung up, and tells which are. None after `timeout`.
 pub(crate) fn wait_readable(
     fds: &[BorrowedFd<'_>],

@@ -23,6 +23,9 @@ pub(crate) enum Request {
         /// Whether it goes on before its memory is saved.
         #[serde(default)]
         live: Live,
+        /// The snapshot gets a number greater than this.
+        #[serde(default)]
+        after: u32,
     },
 }
 

@@ -28,6 +28,7 @@ const PASSED_ON: [Signal; 9] = [
 pub(crate) struct Signals {
     fd: SignalFd,
     before: SigSet,
+    called_off: bool,
 }
 
 /// A signal that arrived.
@@ -71,7 +72,11 @@ impl Signals {
         pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before)).map_err(failed)?;
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map_err(failed)?;
-        Ok(Self { fd, before })
+        Ok(Self {
+            fd,
+            before,
+            called_off: false,
+        })
     }
 
     /// Makes `command` start its program with the signal mask as it was before: a program inherits the mask, and one with
@@ -101,7 +106,13 @@ impl Signals {
                 from_kernel: info.ssi_code == 0x80,
             });
         }
+        self.called_off |= arrived.iter().any(Arrived::calls_off);
         arrived
+    }
+
+    /// Whether a signal has ever arrived that asks a command to stop what it does.
+    pub(crate) fn was_called_off(&self) -> bool {
+        self.called_off
     }
 }
 

@@ -33,6 +33,8 @@ pub enum Command {
     Inspect(Inspect),
     Verify(Verify),
     Clean(crate::cleaning::CleanArgs),
+    Watch(crate::schedule::Watch),
+    Copy(crate::schedule::Copy),
     Plan(crate::plan::PlanArgs),
     Report(crate::drawing::ReportArgs),
     /// A card daemon: started by `run` and `restart`, never by hand.
@@ -44,7 +46,8 @@ pub enum Command {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     snapify run --cards 1 -- ./md --steps 1000\n  \
-    snapify run --cards 2 --card-memory 8G -- ./sgemm\n\n\
+    snapify run --cards 2 --card-memory 8G -- ./sgemm\n  \
+    snapify run --every 10m --into /scratch/md -- ./md --steps 1000\n\n\
     The program needs no change: one compiled with clang -fopenmp \
     -fopenmp-targets=x86_64-pc-linux-gnu finds the cards as its OpenMP devices.")]
 pub struct Run {
@@ -54,6 +57,8 @@ pub struct Run {
     /// Memory of each card, in bytes or with K, M, G or T (powers of 1024)
     #[arg(long, default_value = "4G", value_name = "SIZE", value_parser = parse_size)]
     pub card_memory: u64,
+    #[command(flatten)]
+    pub regular: crate::schedule::Regular,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
@@ -102,6 +107,15 @@ pub enum Tcp {
     Close,
 }
 
+impl Tcp {
+    /// The same for those who do it.
+    pub fn outside(self) -> snapify_job::Outside {
+        match self {
+            Self::Close => snapify_job::Outside::CloseTcp,
+        }
+    }
+}
+
 /// When a program goes on before its memory is saved.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Live {
@@ -110,16 +124,43 @@ pub enum Live {
     Always,
 }
 
+impl From<Live> for snapify_job::Live {
+    fn from(live: Live) -> Self {
+        match live {
+            Live::Never => Self::Never,
+            Live::Auto => Self::Auto,
+            Live::Always => Self::Always,
+        }
+    }
+}
+
 /// Start a program again from its snapshot, in the foreground; exits as the program does.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     snapify restart /scratch/sim\n  \
     snapify restart /scratch/sim --at 3 --detach --pid-file sim.pid\n  \
     snapify restart /scratch/sim --card 1=0    what was on card 1 goes to card 0\n  \
+    snapify restart --local /local/sim --shared /lustre/sim    the newest of both\n  \
     snapify restart /scratch/sim --root /home/a=/mnt/a --files=truncate")]
 pub struct Restart {
     /// The directory that `checkpoint` wrote
-    pub dir: PathBuf,
+    #[arg(required_unless_present_any = ["local", "shared"])]
+    pub dir: Option<PathBuf>,
+    /// The same, on storage of this node
+    #[arg(long, value_name = "DIR", conflicts_with = "dir")]
+    pub local: Option<PathBuf>,
+    /// A directory with copies of its snapshots: the newest of both that can be used is restarted
+    #[arg(long, value_name = "DIR")]
+    pub shared: Option<PathBuf>,
+    /// Go on taking snapshots this often, into the same directories
+    #[arg(long, value_name = "DURATION", value_parser = crate::units::parse_duration)]
+    pub every: Option<std::time::Duration>,
+    /// How many snapshots stay, with --every
+    #[arg(long, value_name = "K", default_value_t = 2, requires = "every", value_parser = clap::value_parser!(u32).range(1..))]
+    pub keep: u32,
+    /// Copy at most so many bytes a second, with --every
+    #[arg(long, value_name = "SIZE", requires = "every", value_parser = parse_size)]
+    pub rate: Option<u64>,
     /// What becomes of TCP connections to programs that were not saved; `checkpoint` has decided it
     #[arg(long, value_name = "WHAT")]
     pub tcp: Option<Tcp>,

@@ -8,6 +8,7 @@ mod exit;
 mod plan;
 mod progress;
 mod report;
+mod schedule;
 mod units;
 
 use anyhow::Result;
@@ -15,7 +16,7 @@ use args::{Cli, Command, Tcp};
 use clap::{CommandFactory, Parser};
 use progress::Progress;
 use snapify_job::{
-    CardDaemonOptions, CheckpointOptions, Files, Live, Outside, RestartOptions, RunOptions,
+    CardDaemonOptions, CheckpointOptions, Files, Outside, RestartOptions, RunOptions, Schedule,
 };
 use std::process::ExitCode;
 
@@ -48,6 +49,7 @@ fn execute(command: Command) -> Result<ExitCode> {
                 cards: run.cards,
                 card_memory: run.card_memory,
                 program: run.program,
+                schedule: run.regular.schedule(),
             };
             Ok(exit::like(snapify_job::run(&options)?))
         }
@@ -61,15 +63,9 @@ fn execute(command: Command) -> Result<ExitCode> {
                 pid: checkpoint.pid,
                 dir: checkpoint.dir,
                 stop: checkpoint.stop,
-                outside: match checkpoint.tcp {
-                    Some(Tcp::Close) => Outside::CloseTcp,
-                    None => Outside::Refuse,
-                },
-                live: match checkpoint.live {
-                    args::Live::Never => Live::Never,
-                    args::Live::Auto => Live::Auto,
-                    args::Live::Always => Live::Always,
-                },
+                outside: checkpoint.tcp.map_or(Outside::Refuse, Tcp::outside),
+                live: checkpoint.live.into(),
+                after: 0,
             };
             let mut progress = Progress::new();
             let done = snapify_job::checkpoint(&options, &mut progress);
@@ -77,8 +73,25 @@ fn execute(command: Command) -> Result<ExitCode> {
             report::checkpoint(&done?, checkpoint.json)
         }
         Command::Restart(restart) => {
+            // One of them is given. With the shared one alone, that is all there is.
+            let local = restart.dir.or(restart.local);
+            let shared = local.as_ref().and(restart.shared.clone());
+            let dir = local.or(restart.shared).unwrap_or_default();
+            let schedule = restart.every.map(|every| Schedule {
+                every,
+                mtbf: None,
+                keep: restart.keep,
+                dir: dir.clone(),
+                shared: shared.clone(),
+                rate: restart.rate,
+                outside: Outside::Refuse,
+                live: snapify_job::Live::Auto,
+                log: None,
+            });
             let options = RestartOptions {
-                dir: restart.dir,
+                dir,
+                shared,
+                schedule,
                 at: restart.at,
                 detach: restart.detach,
                 pid_file: restart.pid_file,
@@ -106,6 +119,8 @@ fn execute(command: Command) -> Result<ExitCode> {
             verify.json,
         ),
         Command::Clean(arguments) => cleaning::execute(&arguments),
+        Command::Watch(watch) => schedule::watch(watch),
+        Command::Copy(copy) => schedule::copy(copy),
         Command::Plan(arguments) => plan::execute(&arguments),
         Command::Report(arguments) => drawing::execute(&arguments),
         Command::CardDaemon(card) => {

@@ -63,6 +63,8 @@ pub(crate) struct Manner {
     pub live: Live,
     /// What becomes of connections to programs that are not part of it.
     pub outside: Outside,
+    /// The snapshot gets a number greater than this.
+    pub after: u32,
 }
 
 /// Takes a snapshot of `application` into `dir`.
@@ -123,7 +125,8 @@ pub(crate) fn checkpoint(
         early = Some((freeze(&externals)?, shared));
     }
     let chain = Chain::open_or_create(dir, &application.identity)?;
-    let staging = chain.begin()?;
+    let mut staging = chain.begin()?;
+    staging.number_after(manner.after);
 
     link.tell(Event::Phase(Phase::Pausing));
     let (mut pause, paused) = match application.agent {

@@ -3,6 +3,7 @@
 
 mod detach;
 mod files;
+mod levels;
 mod outputs;
 mod plan;
 
@@ -10,6 +11,7 @@ use crate::card::Card;
 use crate::error::JobError;
 use crate::events::{Event, Observer, Phase};
 use crate::layout::Layout;
+use crate::schedule::{Prepared, Schedule};
 use crate::signals::Signals;
 use crate::snapshot::{HOST, PAGES_FILE};
 use crate::supervisor::{House, Origin, Program, Supervisor, host_id, start_cards};
@@ -35,6 +37,8 @@ const FIRST_HOST: u64 = 1;
 pub struct RestartOptions {
     /// The snapshot directory.
     pub dir: PathBuf,
+    /// A directory with copies of its snapshots: the newest of both that can be used is restarted.
+    pub shared: Option<PathBuf>,
     /// Which snapshot of it; the newest if none is given.
     pub at: Option<u32>,
     /// Whether to return once the program runs.
@@ -51,6 +55,8 @@ pub struct RestartOptions {
     pub roots: Vec<(PathBuf, PathBuf)>,
     /// What becomes of what files have got since the snapshot was taken.
     pub files: Files,
+    /// When snapshots are taken of the restarted program, if they are.
+    pub schedule: Option<Schedule>,
 }
 
 /// Restarts an application and waits for its end; or, detached, until it runs, and then gives no status.
@@ -63,14 +69,32 @@ pub fn restart(
     observer: &mut dyn Observer,
 ) -> Result<Option<ExitStatus>, JobError> {
     if !options.detach {
-        return rebuild(options, observer)?.supervise().map(Some);
+        return rebuild_newest(options, observer)?.supervise().map(Some);
     }
     detach::in_background(|report| {
-        let supervisor = rebuild(options, &mut ())?;
+        let supervisor = rebuild_newest(options, &mut ())?;
         report();
         supervisor.supervise()
     })?;
     Ok(None)
+}
+
+/// Rebuilds the newest snapshot that can be used, of two directories if there are two.
+fn rebuild_newest(
+    options: &RestartOptions,
+    observer: &mut dyn Observer,
+) -> Result<Supervisor, JobError> {
+    let mut candidates = levels::candidates(options)?.into_iter().peekable();
+    while let Some(candidate) = candidates.next() {
+        match rebuild(&candidate, observer) {
+            Err(error) if candidates.peek().is_some() && levels::concerns_the_snapshot(&error) => {
+                eprintln!("snapify: warning: {error}; trying the next best");
+            }
+            done => return done,
+        }
+    }
+    // There is at least one.
+    Err(JobError::Refused("there is no snapshot".into()))
 }
 
 fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supervisor, JobError> {
@@ -79,6 +103,7 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
     recorder.point(plan.snapshot.number());
     let layout = Layout::find()?;
     let signals = Signals::new()?;
+    let prepared = options.schedule.as_ref().map(Prepared::new).transpose()?;
     let house = House::open()?;
     plan.stand_in_for_old_socket(&house)?;
     observer.event(Event::Phase(Phase::StartingCards));
@@ -133,6 +158,9 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
     );
     if let Some(agent) = agent {
         supervisor.adopt_agent(agent, FIRST_HOST + 1);
+    }
+    if let Some(prepared) = prepared {
+        supervisor.schedule(&layout, prepared);
     }
     Ok(supervisor)
 }

@@ -14,6 +14,7 @@ use crate::checkpoint::Worker;
 use crate::error::JobError;
 use crate::layout::Layout;
 use crate::runtime_dir::{ApplicationDir, RuntimeDir};
+use crate::schedule::{Prepared, Schedule, WatcherProcess};
 use crate::signals::Signals;
 use agents::Agent;
 use requests::CheckpointRequest;
@@ -35,6 +36,8 @@ pub struct RunOptions {
     pub card_memory: u64,
     /// The program and its arguments.
     pub program: Vec<OsString>,
+    /// When snapshots are taken of it, if they are.
+    pub schedule: Option<Schedule>,
 }
 
 /// Runs a program with cards, and waits for its end.
@@ -44,6 +47,7 @@ pub struct RunOptions {
 pub fn run(options: &RunOptions) -> Result<ExitStatus, JobError> {
     let layout = Layout::find()?;
     let signals = Signals::new()?;
+    let prepared = options.schedule.as_ref().map(Prepared::new).transpose()?;
     let house = House::open()?;
     let cards = start_cards(
         &layout,
@@ -63,7 +67,7 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, JobError> {
         &signals,
     )?;
     let card_of = (0..options.cards).collect();
-    Supervisor::new(
+    let mut supervisor = Supervisor::new(
         Origin {
             program: words,
             identity,
@@ -74,8 +78,11 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, JobError> {
         card_of,
         program,
         signals,
-    )
-    .supervise()
+    );
+    if let Some(prepared) = prepared {
+        supervisor.schedule(&layout, prepared);
+    }
+    supervisor.supervise()
 }
 
 /// Starts cards of these memory sizes, and waits until all are up.
@@ -150,6 +157,8 @@ pub(crate) struct Supervisor {
     clients: Vec<Channel>,
     waiting: VecDeque<CheckpointRequest>,
     working: Option<(Worker, CheckpointRequest)>,
+    /// What takes snapshots by the clock.
+    watcher: Option<WatcherProcess>,
     house: House,
 }
 
@@ -165,6 +174,7 @@ enum Source {
     Agent(usize),
     Card(usize),
     Worker,
+    Watcher,
 }
 
 impl Supervisor {
@@ -190,7 +200,16 @@ impl Supervisor {
             clients: Vec::new(),
             waiting: VecDeque::new(),
             working: None,
+            watcher: None,
             house,
+        }
+    }
+
+    /// Has snapshots taken of the program, which goes on without them where that cannot be done.
+    pub(crate) fn schedule(&mut self, layout: &Layout, prepared: Prepared) {
+        match WatcherProcess::start(layout, &self.signals, self.program.pid(), prepared) {
+            Ok(watcher) => self.watcher = Some(watcher),
+            Err(error) => eprintln!("snapify: warning: no snapshots are taken: {error}"),
         }
     }
 
@@ -217,6 +236,9 @@ impl Supervisor {
             }
             if let Some(status) = self.program.try_wait()? {
                 self.finish_worker();
+                if let Some(watcher) = self.watcher.take() {
+                    watcher.finish(status, &mut self.signals);
+                }
                 return Ok(status);
             }
         }
@@ -238,6 +260,7 @@ impl Supervisor {
         let cards = 0..self.cards.len();
         sources.extend(cards.filter(|card| !self.is_lost(*card)).map(Source::Card));
         sources.extend(self.working.as_ref().map(|_| Source::Worker));
+        sources.extend(self.watcher.as_ref().map(|_| Source::Watcher));
         sources
     }
 
@@ -253,6 +276,10 @@ impl Supervisor {
             Source::Card(index) => self.cards[index].as_fd(),
             Source::Worker => match &self.working {
                 Some((worker, _)) => worker.as_fd(),
+                None => self.signals.as_fd(),
+            },
+            Source::Watcher => match &self.watcher {
+                Some(watcher) => watcher.as_fd(),
                 None => self.signals.as_fd(),
             },
         }
@@ -280,6 +307,11 @@ impl Supervisor {
             Source::Agent(index) => self.hear(index),
             Source::Card(index) => self.hear_card(index),
             Source::Worker => self.end_worker(),
+            Source::Watcher => {
+                if let Some(watcher) = self.watcher.take() {
+                    watcher.reap();
+                }
+            }
         }
     }
 

@@ -44,6 +44,7 @@ impl Supervisor {
                     stop,
                     outside,
                     live,
+                    after,
                 },
                 _,
             )) => {
@@ -53,6 +54,7 @@ impl Supervisor {
                         stop,
                         live,
                         outside,
+                        after,
                     },
                     asker: client,
                     until: None,

@@ -1,0 +1,147 @@
+//! When the next snapshot is due.
+
+use crate::protocol::CheckpointReport;
+use snapify_plan::interval::daly;
+use std::time::{Duration, Instant};
+
+/// Snapshots take at most this share of a program's time, whatever interval is asked for.
+const MOST_OF_TIME: f64 = 0.1;
+
+/// The share of the time of writing beside the program that counts as lost for it: it shares processors and memory.
+const BESIDE: f64 = 0.1;
+
+/// The wait after a first failure; it doubles from one to the next, up to the interval.
+const FIRST_RETRY: Duration = Duration::from_secs(5);
+
+/// Keeps an interval, and adapts it.
+#[derive(Debug)]
+pub(super) struct Pacemaker {
+    every: Duration,
+    mtbf: Option<f64>,
+    interval: Duration,
+    due: Instant,
+    failures: u32,
+    /// Seconds that a snapshot costs the program, averaged over the last ones.
+    cost: Option<f64>,
+}
+
+impl Pacemaker {
+    /// The first snapshot is due in `every`.
+    pub(super) fn new(every: Duration, mtbf: Option<Duration>, now: Instant) -> Self {
+        Self {
+            every,
+            mtbf: mtbf.map(|mtbf| mtbf.as_secs_f64()),
+            interval: every,
+            due: now + every,
+            failures: 0,
+            cost: None,
+        }
+    }
+
+    /// When the next one is due.
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// A snapshot that was begun at `began` is done.
+    pub(super) fn succeeded(&mut self, report: &CheckpointReport, began: Instant, now: Instant) {
+        self.failures = 0;
+        let with_cards = report.members.iter().any(|member| member.card.is_some());
+        let stood = if with_cards {
+            report.pause_seconds + report.capture_seconds
+        } else {
+            report.frozen_seconds
+        };
+        let whole = now.saturating_duration_since(began).as_secs_f64();
+        let cost = stood + BESIDE * (whole - stood).max(0.0);
+        let cost = self.cost.map_or(cost, |before| 0.5 * (before + cost));
+        self.cost = Some(cost);
+        let wanted = match self.mtbf {
+            Some(mtbf) => daly(cost, mtbf) + cost,
+            None => self.every.as_secs_f64(),
+        };
+        let interval = wanted.max(cost / MOST_OF_TIME).max(whole);
+        self.interval = Duration::try_from_secs_f64(interval).unwrap_or(self.every);
+        self.due = began + self.interval;
+    }
+
+    /// One has failed.
+    pub(super) fn failed(&mut self, now: Instant) {
+        let wait = FIRST_RETRY.saturating_mul(1 << self.failures.min(16));
+        self.failures += 1;
+        self.due = now + wait.min(self.interval);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(stood: f64) -> CheckpointReport {
+        serde_json::from_value(serde_json::json!({
+            "pid": 1, "dir": "d", "point": 1, "stopped": false, "members": [], "file_bytes": 0,
+            "pause_seconds": 0.0, "live": true, "frozen_seconds": stood, "capture_seconds": 0.0,
+            "commit_seconds": 0.0, "total_seconds": 0.0,
+        }))
+        .unwrap()
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn from_beginning_to_beginning() {
+        let start = Instant::now();
+        let mut pacemaker = Pacemaker::new(60 * SECOND, None, start);
+        assert_eq!(pacemaker.due(), start + 60 * SECOND);
+        let began = start + 61 * SECOND;
+        pacemaker.succeeded(&report(0.5), began, began + SECOND);
+        assert_eq!(pacemaker.due(), began + 60 * SECOND);
+    }
+
+    #[test]
+    fn an_interval_that_snapshots_do_not_fit_into_is_longer() {
+        let start = Instant::now();
+        let mut pacemaker = Pacemaker::new(SECOND, None, start);
+        // It stands still for 2 s of every 20 s at most.
+        pacemaker.succeeded(&report(2.0), start, start + 2 * SECOND);
+        assert_eq!(pacemaker.due(), start + 20 * SECOND);
+        // None is begun before the last one is done.
+        let mut pacemaker = Pacemaker::new(SECOND, None, start);
+        pacemaker.succeeded(&report(0.0), start, start + 30 * SECOND);
+        assert_eq!(pacemaker.due(), start + 30 * SECOND);
+    }
+
+    #[test]
+    fn with_failures_known_the_interval_is_dalys() {
+        let start = Instant::now();
+        let mut pacemaker = Pacemaker::new(SECOND, Some(20_000 * SECOND), start);
+        pacemaker.succeeded(&report(1.0), start, start + SECOND);
+        let due = pacemaker.due().duration_since(start).as_secs_f64();
+        // sqrt(2 * 1 * 20000) = 200.
+        assert!((due - 200.0).abs() < 2.0, "{due}");
+        // Costs that have changed are taken on by halves.
+        pacemaker.succeeded(&report(7.0), start, start + 7 * SECOND);
+        let due = pacemaker.due().duration_since(start).as_secs_f64();
+        assert!((due - 400.0).abs() < 4.0, "{due}");
+    }
+
+    #[test]
+    fn failures_are_tried_again_ever_later() {
+        let start = Instant::now();
+        let mut pacemaker = Pacemaker::new(60 * SECOND, None, start);
+        let mut waits = Vec::new();
+        for _ in 0..40 {
+            pacemaker.failed(start);
+            waits.push(pacemaker.due().duration_since(start).as_secs());
+        }
+        assert_eq!(waits[..6], [5, 10, 20, 40, 60, 60]);
+        assert_eq!(waits[39], 60);
+        pacemaker.succeeded(&report(0.0), start, start);
+        pacemaker.failed(start);
+        assert_eq!(pacemaker.due(), start + 5 * SECOND);
+        // Never later than the next one would be.
+        let mut pacemaker = Pacemaker::new(SECOND, None, start);
+        pacemaker.failed(start);
+        assert_eq!(pacemaker.due(), start + SECOND);
+    }
+}
