@@ -16,5 +16,6 @@ mod behaviour {
     mod process_trees;
     mod reports;
     mod restart_elsewhere;
+    mod schedule;
     mod stops_and_restarts;
 }

@@ -3,9 +3,8 @@
 
 use super::RestartOptions;
 use crate::error::JobError;
-use snapify_proc::ProcError;
-use snapify_store::{Snapshot, StoreError, inspect};
-use std::path::PathBuf;
+use snapify_store::{Snapshot, StoreError, inspect, verify};
+use std::path::{Path, PathBuf};
 
 /// What to try, one after the other: the newest snapshot first, and of a snapshot and its copy the one in the first
 /// directory.
@@ -56,7 +55,7 @@ pub(super) fn candidates(options: &RestartOptions) -> Result<Vec<RestartOptions>
 }
 
 /// The program whose snapshots are in `dir`, and the numbers of those that are complete, or of `at` if it is.
-fn snapshots(dir: &PathBuf, at: Option<u32>) -> Result<(String, Vec<u32>), StoreError> {
+fn snapshots(dir: &Path, at: Option<u32>) -> Result<(String, Vec<u32>), StoreError> {
     let report = inspect(dir)?;
     let numbers = report.points.iter().map(|point| point.number);
     let wanted = numbers.filter(|number| at.is_none_or(|at| at == *number));
@@ -64,23 +63,16 @@ fn snapshots(dir: &PathBuf, at: Option<u32>) -> Result<(String, Vec<u32>), Store
     Ok((report.program.id, complete.collect()))
 }
 
-/// Whether an error says that the snapshot cannot be used, and another one may.
-pub(super) fn concerns_the_snapshot(error: &JobError) -> bool {
-    matches!(
-        error,
-        JobError::Store(_)
-            | JobError::Process {
-                source: ProcError::Store(_),
-                ..
-            }
-    )
+/// Whether the snapshot of a candidate cannot be used, as far as reading all of it can tell. A restart that failed may have
+/// failed for other reasons, in which another snapshot is no better.
+pub(super) fn is_damaged(candidate: &RestartOptions) -> bool {
+    !verify(&candidate.dir, candidate.at, &()).is_ok_and(|report| report.is_sound())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use snapify_store::{Chain, PointHeader, ProgramIdentity};
-    use std::path::Path;
 
     fn commit(dir: &Path, program: &str, after: u32) {
         let program = ProgramIdentity {

@@ -87,7 +87,7 @@ fn rebuild_newest(
     let mut candidates = levels::candidates(options)?.into_iter().peekable();
     while let Some(candidate) = candidates.next() {
         match rebuild(&candidate, observer) {
-            Err(error) if candidates.peek().is_some() && levels::concerns_the_snapshot(&error) => {
+            Err(error) if candidates.peek().is_some() && levels::is_damaged(&candidate) => {
                 eprintln!("snapify: warning: {error}; trying the next best");
             }
             done => return done,

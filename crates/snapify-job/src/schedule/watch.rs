@@ -99,7 +99,11 @@ pub fn watch(options: &WatchOptions, tell: &mut dyn FnMut(&WatchEvent)) -> Resul
     }
     let signals = Signals::new()?;
     let pid = supervisor_of(options.pid)?.map_or(options.pid, |(status, _)| status.pid);
-    let program = own_process(pid)?;
+    let program = match own_process(pid) {
+        // It has been quick.
+        Err(JobError::NoSuchProcess { .. }) if options.parent.is_some() => return Ok(()),
+        other => other?,
+    };
     let schedule = &options.schedule;
     let dir = std::path::absolute(&schedule.dir).map_err(|source| JobError::File {
         operation: "use",

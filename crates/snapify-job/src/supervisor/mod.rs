@@ -236,11 +236,27 @@ impl Supervisor {
             }
             if let Some(status) = self.program.try_wait()? {
                 self.finish_worker();
-                if let Some(watcher) = self.watcher.take() {
-                    watcher.finish(status, &mut self.signals);
-                }
+                self.finish_watcher(status);
                 return Ok(status);
             }
+        }
+    }
+
+    /// Waits for the end of what takes snapshots, if anything does.
+    fn finish_watcher(self, status: ExitStatus) {
+        let Self {
+            watcher,
+            mut signals,
+            house,
+            strangers,
+            clients,
+            waiting,
+            ..
+        } = self;
+        // Nobody is answered any more, and nobody may wait for that.
+        drop((house, strangers, clients, waiting));
+        if let Some(watcher) = watcher {
+            watcher.finish(status, &mut signals);
         }
     }
 

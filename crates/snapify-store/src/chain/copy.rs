@@ -93,13 +93,11 @@ pub fn copy_size(from: &Path, to: &Path) -> Result<u64, StoreError> {
 pub fn copy(from: &Path, to: &Path, progress: &dyn Progress) -> Result<CopyReport, StoreError> {
     let mut report = CopyReport::default();
     let snapshot = source(from)?;
-    let chain = Chain::open_or_create(to, snapshot.program())?;
     if wanted(from, to)?.is_empty() {
         return Ok(report);
     }
     let created = files::create_dirs(to)?;
     let lock = ChainLock::acquire(to, created)?;
-    chain.check()?;
     // Once more: another copy may have been quicker.
     let wanted = wanted(from, to)?;
     let drafts: Vec<String> = wanted
@@ -148,6 +146,7 @@ fn source(from: &Path) -> Result<Snapshot, StoreError> {
 /// The points of `from` that `to` lacks to have the newest of them, oldest first.
 fn wanted(from: &Path, to: &Path) -> Result<Vec<Manifest>, StoreError> {
     let snapshot = source(from)?;
+    Chain::open_or_create(to, snapshot.program())?;
     let there = match Contents::of(to) {
         Ok(contents) => contents.points,
         Err(StoreError::Missing { .. }) => Vec::new(),
