@@ -391,7 +391,7 @@ fn a_copy_is_slowed_down_interrupted_and_gone_on_with() {
         (&last["event"], &last["points"][0]),
         (&"copied".into(), &1.into())
     );
-    assert!(last["resumed"].as_u64() > Some(1 << 20), "{last}");
+    assert!(last["resumed"].as_u64() > Some(0), "{last}");
     expect_sound(&session, "b");
     assert!(session.succeed(["copy", "a", "b"]).contains("already"));
     // Another program's place is left alone.

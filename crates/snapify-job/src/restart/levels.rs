@@ -4,7 +4,7 @@
 use super::RestartOptions;
 use crate::error::JobError;
 use snapify_store::{Snapshot, StoreError, inspect, verify};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What to try, one after the other: the newest snapshot first, and of a snapshot and its copy the one in the first
 /// directory.
@@ -73,6 +73,7 @@ pub(super) fn is_damaged(candidate: &RestartOptions) -> bool {
 mod tests {
     use super::*;
     use snapify_store::{Chain, PointHeader, ProgramIdentity};
+    use std::path::PathBuf;
 
     fn commit(dir: &Path, program: &str, after: u32) {
         let program = ProgramIdentity {

@@ -89,6 +89,9 @@ pub enum WatchEvent {
     },
 }
 
+/// How long the first snapshot waits for what is on shared storage to be known.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Takes snapshots of a program as scheduled, until it ends or a signal comes.
 ///
 /// # Errors
@@ -116,10 +119,12 @@ pub fn watch(options: &WatchOptions, tell: &mut dyn FnMut(&WatchEvent)) -> Resul
         dir: dir.clone(),
         next_seconds: until(pacemaker.due()),
     });
+    let copier = Copier::new(schedule, &dir)?;
     let mut watcher = Watcher {
         pid,
         program,
-        copier: Copier::new(schedule, &dir)?,
+        ready: copier.as_ref().map(|_| Instant::now() + PATIENCE),
+        copier,
         schedule,
         dir,
         pacemaker,
@@ -161,22 +166,30 @@ struct Watcher<'a> {
     signals: Signals,
     /// Snapshots get greater numbers than this: that of the newest one on shared storage.
     after: u32,
+    /// Until when that is waited for, as long as it is not known.
+    ready: Option<Instant>,
     tell: &'a mut dyn FnMut(&WatchEvent),
 }
 
 impl Watcher<'_> {
     fn run(&mut self) -> Result<End, JobError> {
         loop {
-            if self.pacemaker.due() <= Instant::now()
+            if self.due() <= Instant::now()
                 && let Some(end) = self.checkpoint()?
             {
                 return Ok(end);
             }
-            let due = self.pacemaker.due();
+            let due = self.due();
             if let Some(end) = self.wait(Some(due))? {
                 return Ok(end);
             }
         }
+    }
+
+    /// When the next snapshot is due.
+    fn due(&self) -> Instant {
+        let due = self.pacemaker.due();
+        self.ready.map_or(due, |ready| due.max(ready))
     }
 
     /// Waits until something happens, or it is `due`. Sees to copies meanwhile.
@@ -217,6 +230,8 @@ impl Watcher<'_> {
             return;
         };
         for news in news {
+            // Whatever it is, there is no more to be known.
+            self.ready = None;
             let event = match news {
                 News::Said(CopyEvent::Found { newest }) => {
                     self.after = self.after.max(newest.unwrap_or(0));
