@@ -5,7 +5,7 @@ use crate::error::JobError;
 use crate::processes::wait_readable;
 use crate::signals::{Arrived, Signals};
 use serde::{Deserialize, Serialize};
-use snapify_store::{Progress, StoreError, copy_size, newest, retain};
+use snapify_store::{Progress, StoreError, clean, clean_plan, copy_size, newest, retain};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -108,6 +108,15 @@ pub fn copy(options: &CopyOptions, tell: &(dyn Fn(&CopyEvent) + Sync)) -> Result
             // Whoever is writing there removes them, or the next copy does.
             Err(StoreError::Busy { .. }) => {}
             Err(error) => return Err(error.into()),
+        }
+        if clean_plan(&options.to, keep)
+            .is_ok_and(|plan| !plan.rewritten.is_empty() && plan.is_due())
+        {
+            match clean(&options.to, keep, &pace) {
+                Ok(done) => removed.extend(done.removed),
+                // The copy is there all the same, and the next one brings another chance.
+                Err(error) => tracing::warn!(%error, "old snapshots stay"),
+            }
         }
     }
     tell(&CopyEvent::Copied {

@@ -41,7 +41,7 @@ mod tests {
         let measured = Measurement {
             saved_bytes: 5 << 30,
             file_bytes: 4 << 30,
-            codec: "lz4".into(),
+            compressed: true,
             incremental: true,
             pause_seconds: 0.1,
             stop_seconds: 0.2,

@@ -9,9 +9,9 @@ pub struct Measurement {
     pub saved_bytes: u64,
     /// Bytes of all page files that it wrote.
     pub file_bytes: u64,
-    /// How they were compressed.
-    #[serde(default = "uncompressed")]
-    pub codec: String,
+    /// Whether they were compressed.
+    #[serde(default)]
+    pub compressed: bool,
     /// Whether it saved only what had changed since the one before.
     #[serde(default)]
     pub incremental: bool,
@@ -23,10 +23,6 @@ pub struct Measurement {
     pub capture_seconds: f64,
 }
 
-fn uncompressed() -> String {
-    "none".into()
-}
-
 /// What the checkpoints of a program tell about it and its machine.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Learned {
@@ -34,10 +30,12 @@ pub struct Learned {
     pub memory: Option<f64>,
     /// The share of them that an incremental one saves.
     pub dirty: Option<f64>,
-    /// Bytes a second at which memory was collected and stored: the slowest stage of the pipeline.
+    /// Bytes a second that were stored. Storage and the stages before it are at least as quick.
     pub rate: Option<f64>,
-    /// Bytes in files for each byte of memory, where a codec was used.
+    /// Bytes in files for each byte of memory, where they were compressed.
     pub ratio: Option<f64>,
+    /// Bytes of memory a second, where they were compressed.
+    pub codec_rate: Option<f64>,
     /// Seconds that a checkpoint costs beside what depends on bytes.
     pub fixed: Option<f64>,
     /// The share of the time of saving for which the program stands still.
@@ -69,13 +67,19 @@ pub fn learn(measurements: &[Measurement]) -> Learned {
         rate: median(
             telling()
                 .filter(|one| one.capture_seconds > 0.0)
-                .map(|one| one.saved_bytes as f64 / one.capture_seconds)
+                .map(|one| one.file_bytes as f64 / one.capture_seconds)
                 .collect(),
         ),
         ratio: median(
             telling()
-                .filter(|one| one.codec != "none")
-                .map(|one| one.file_bytes as f64 / one.saved_bytes as f64)
+                .filter(|one| one.compressed)
+                .map(|one| (one.file_bytes as f64 / one.saved_bytes as f64).min(1.0))
+                .collect(),
+        ),
+        codec_rate: median(
+            telling()
+                .filter(|one| one.compressed && one.capture_seconds > 0.0)
+                .map(|one| one.saved_bytes as f64 / one.capture_seconds)
                 .collect(),
         ),
         fixed: median(measurements.iter().map(|one| one.pause_seconds).collect()),
@@ -103,7 +107,7 @@ mod tests {
         Measurement {
             saved_bytes: saved,
             file_bytes: saved,
-            codec: "none".into(),
+            compressed: false,
             incremental,
             pause_seconds: 0.01,
             stop_seconds: seconds / 2.0,
@@ -138,14 +142,26 @@ mod tests {
         assert_eq!(learned.rate, Some(100.0 * 1048576.0));
         assert_eq!(learned.stop_share, Some(0.5));
         assert_eq!(learned.fixed, Some(0.01));
-        assert_eq!(learned.ratio, None);
+        assert_eq!((learned.ratio, learned.codec_rate), (None, None));
+    }
+
+    #[test]
+    fn compressed_ones_tell_ratio_and_rate() {
+        let learned = learn(&[Measurement {
+            file_bytes: 500 << 20,
+            compressed: true,
+            ..one(1000 << 20, false, 10.0)
+        }]);
+        assert_eq!(learned.ratio, Some(0.5));
+        assert_eq!(learned.rate, Some(50.0 * 1048576.0));
+        assert_eq!(learned.codec_rate, Some(100.0 * 1048576.0));
     }
 
     #[test]
     fn what_is_not_said_was_not_compressed() {
         let text = r#"{"saved_bytes":1,"file_bytes":1,"pause_seconds":0,"stop_seconds":0,"capture_seconds":0}"#;
         let one: Measurement = serde_json::from_str(text).unwrap();
-        assert_eq!((one.codec.as_str(), one.incremental), ("none", false));
+        assert!(!one.compressed && !one.incremental);
     }
 
     #[test]

@@ -80,6 +80,9 @@ const SHARED_RATE: f64 = (100u64 << 30) as f64;
 /// How long a node works without failing, if nobody says: five years.
 const NODE_MTBF: f64 = 5.0 * 365.0 * 86400.0;
 
+/// What compresses at all expands so many times as fast, or faster.
+const EXPANDS: f64 = 3.0;
+
 /// Makes the plan and prints it.
 pub fn execute(arguments: &PlanArgs) -> Result<ExitCode> {
     let sources = sources(arguments)?;
@@ -140,6 +143,17 @@ fn sources(arguments: &PlanArgs) -> Result<Sources> {
     };
     let memory = choose("memory", size(arguments.memory), Some(memory), memory);
     let dirty = choose("dirty", arguments.dirty, learned.dirty, 1.0);
+    let mut codecs = arguments.codecs.clone();
+    if let (Some(ratio), Some(rate)) = (learned.ratio, learned.codec_rate)
+        && codecs.is_empty()
+    {
+        codecs.push(Codec {
+            name: "as used".into(),
+            ratio,
+            rate,
+            expand_rate: EXPANDS * rate,
+        });
+    }
     let node_rate = choose(
         "node_rate",
         size(arguments.node_rate),
@@ -150,7 +164,7 @@ fn sources(arguments: &PlanArgs) -> Result<Sources> {
     let collect_rate = choose(
         "collect_rate",
         size(arguments.collect_rate),
-        learned.rate,
+        learned.codec_rate.or(learned.rate),
         4.0 * node_rate,
     );
     let shared_rate = choose(
@@ -173,7 +187,7 @@ fn sources(arguments: &PlanArgs) -> Result<Sources> {
             node_mtbf,
             fixed,
             stop_share,
-            codecs: arguments.codecs.clone(),
+            codecs,
             most_incrementals: arguments.most_incrementals,
         },
         origins,
@@ -294,7 +308,7 @@ fn parse_share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Parses `NAME:RATIO:RATE[:EXPAND]`. What compresses at all expands three times as fast, or faster.
+/// Parses `NAME:RATIO:RATE[:EXPAND]`.
 fn parse_codec(text: &str) -> Result<Codec, String> {
     let wrong = || format!("'{text}' is not NAME:RATIO:RATE, such as lz4:0.6:2G");
     let parts: Vec<&str> = text.split(':').collect();
@@ -313,7 +327,7 @@ fn parse_codec(text: &str) -> Result<Codec, String> {
         rate,
         expand_rate: match expand {
             Some(expand) => parse_size(expand)? as f64,
-            None => 3.0 * rate,
+            None => EXPANDS * rate,
         },
     })
 }

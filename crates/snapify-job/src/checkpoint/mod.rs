@@ -239,8 +239,8 @@ pub(crate) fn checkpoint(
             .map(|pages| pages.pages_stored * snapify_store::PAGE_SIZE)
             .sum(),
         file_bytes: summaries.iter().map(|pages| pages.file_bytes).sum(),
-        codec: "none".into(),
-        incremental: false,
+        compressed: summaries.iter().any(|pages| pages.is_compressed()),
+        incremental: summaries.iter().any(|pages| pages.parent.is_some()),
         pause_seconds,
         // Offload processes stand still until the last of them is saved.
         stop_seconds: if stop || paused.is_some() {

@@ -6,6 +6,7 @@
 //! holds nobody up but that.
 
 mod child;
+mod cleaner;
 mod copier;
 mod pacemaker;
 mod watch;

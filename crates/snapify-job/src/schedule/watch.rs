@@ -1,5 +1,6 @@
 //! Taking snapshots of a program until it ends.
 
+use super::cleaner::Cleaner;
 use super::copier::{Copier, News};
 use super::pacemaker::Pacemaker;
 use super::{Schedule, WatchOptions};
@@ -11,7 +12,7 @@ use crate::processes::{end_with, own_process, wait_readable};
 use crate::protocol::CheckpointReport;
 use crate::signals::{Arrived, Signals};
 use serde::Serialize;
-use snapify_store::{StoreError, newest, retain};
+use snapify_store::{StoreError, clean_plan, newest, retain};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -125,6 +126,7 @@ pub fn watch(options: &WatchOptions, tell: &mut dyn FnMut(&WatchEvent)) -> Resul
         program,
         ready: copier.as_ref().map(|_| Instant::now() + PATIENCE),
         copier,
+        cleaner: Cleaner::default(),
         schedule,
         dir,
         pacemaker,
@@ -139,6 +141,7 @@ pub fn watch(options: &WatchOptions, tell: &mut dyn FnMut(&WatchEvent)) -> Resul
     if let Some(copier) = &mut watcher.copier {
         copier.stop();
     }
+    watcher.cleaner.stop();
     (watcher.tell)(&WatchEvent::Ended {
         reason: match end {
             End::Program => "program",
@@ -163,6 +166,7 @@ struct Watcher<'a> {
     dir: PathBuf,
     pacemaker: Pacemaker,
     copier: Option<Copier>,
+    cleaner: Cleaner,
     signals: Signals,
     /// Snapshots get greater numbers than this: that of the newest one on shared storage.
     after: u32,
@@ -202,6 +206,7 @@ impl Watcher<'_> {
         // Where nothing is due any more, it has ended.
         fds.extend(due.map(|_| self.program.as_fd()));
         fds.extend(self.copier.as_ref().and_then(Copier::fd));
+        fds.extend(self.cleaner.fd());
         // Rounded up, or the last millisecond would be spent asking again and again.
         let timeout = timeout.map(|timeout| timeout + Duration::from_millis(1));
         let ready = wait_readable(&fds, timeout)?;
@@ -209,6 +214,9 @@ impl Watcher<'_> {
             return Ok(Some(End::Signal));
         }
         self.hear_copier();
+        if let Some(why) = self.cleaner.hear() {
+            self.warn_of_old(&why);
+        }
         Ok((due.is_some() && ready.get(1) == Some(&true)).then_some(End::Program))
     }
 
@@ -315,10 +323,26 @@ impl Watcher<'_> {
             }),
             // After the next one.
             Err(StoreError::Busy { .. }) => {}
-            Err(error) => (self.tell)(&WatchEvent::Warning {
-                message: format!("old snapshots are not removed: {error}"),
-            }),
+            Err(error) => return self.warn_of_old(&error.to_string()),
         }
+        // What newer ones build on stays for now. It is got rid of where that gives back more than it writes.
+        let started = match clean_plan(&self.dir, self.schedule.keep) {
+            Ok(plan) if !plan.rewritten.is_empty() && plan.is_due() => {
+                let keep = self.schedule.keep;
+                self.cleaner.start(&self.dir, keep, &self.signals)
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = started {
+            self.warn_of_old(&error.to_string());
+        }
+    }
+
+    fn warn_of_old(&mut self, why: &str) {
+        (self.tell)(&WatchEvent::Warning {
+            message: format!("old snapshots are not removed: {why}"),
+        });
     }
 
     /// The program has ended: its last snapshot may be wanted elsewhere. Gives up where shared storage fails or stalls.

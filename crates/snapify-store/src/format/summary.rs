@@ -55,6 +55,12 @@ pub struct PageFileSummary {
 }
 
 impl PageFileSummary {
+    /// Whether its pages take less room than they would as they are.
+    #[must_use]
+    pub fn is_compressed(&self) -> bool {
+        self.file_bytes < self.pages_stored.saturating_mul(crate::PAGE_SIZE)
+    }
+
     /// Which file it is: what those that build on it name. One that stands for another has its identity.
     #[must_use]
     pub fn id(&self) -> PageFileId {
