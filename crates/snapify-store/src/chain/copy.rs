@@ -243,13 +243,17 @@ impl<'a> Draft<'a> {
                 files::remove(&path)?;
             }
             files::create_dir(&path).map_err(|error| files::write_error(&path, 0, error))?;
-            for member in &manifest.members {
-                let folder = path.join(&member.name);
-                files::create_dir(&folder)
-                    .map_err(|error| files::write_error(&folder, 0, error))?;
-            }
-            // Last: with it the copy is one that can be gone on with.
+            // With it the copy is one that can be gone on with.
             files::write_new(&path.join(SOURCE_FILE), &text)?;
+        }
+        for member in &manifest.members {
+            let folder = path.join(&member.name);
+            match files::create_dir(&folder) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                    return Err(files::write_error(&folder, 0, error));
+                }
+                _ => {}
+            }
         }
         Ok(Self {
             source,

@@ -51,12 +51,11 @@ pub(super) fn remove_old(dir: &Path, keep: u32, lock: ChainLock) -> Result<Retai
             files::remove(&aside)?;
         }
         std::fs::rename(&folder, &aside).map_err(StoreError::io("put aside", &folder))?;
+        // Before the next one, which this one may build on: a point that is still to be seen is whole.
+        files::sync_dir(dir)?;
         drop(claim);
         condemned.push(aside);
         done.removed.push(number);
-    }
-    if !condemned.is_empty() {
-        files::sync_dir(dir)?;
     }
     for aside in condemned {
         files::remove(&aside)?;

@@ -1,6 +1,7 @@
 //! Memory to save, memory to fill, and a source of chance that repeats.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod journal;
 pub mod running;
 
 use snapify_store::{
