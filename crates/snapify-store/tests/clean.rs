@@ -7,7 +7,7 @@ use snapify_store::{
     clean_plan, copy, inspect, retain,
 };
 use std::fs;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use support::running::{Program, chain_of, check, numbers, restarted};
 use support::{fast_dir, files_under, program};
 
@@ -171,15 +171,12 @@ fn a_cleaning_that_is_called_off_or_fails_changes_nothing() {
 fn points_are_written_and_read_while_others_are_cleaned_away() {
     let dir = fast_dir();
     let (mut running, mut then) = chain_of(dir.path(), 1, 3);
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                clean(dir.path(), 2, &()).unwrap();
-            }
-        });
-        scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
+    let chain = Chain::open_or_create(dir.path(), &program()).unwrap();
+    for _ in 0..25 {
+        running.go_on();
+        std::thread::scope(|scope| {
+            scope.spawn(|| clean(dir.path(), 2, &()).unwrap());
+            scope.spawn(|| {
                 // The newest may have become an old one, and gone, until it is opened.
                 match Snapshot::open(dir.path(), None) {
                     Ok(snapshot) => {
@@ -190,18 +187,13 @@ fn points_are_written_and_read_while_others_are_cleaned_away() {
                     Err(StoreError::Missing { .. } | StoreError::Broken { .. }) => {}
                     Err(other) => panic!("{other}"),
                 }
-            }
-        });
-        let chain = Chain::open_or_create(dir.path(), &program()).unwrap();
-        for _ in 0..60 {
-            running.go_on();
+            });
             let number = running.checkpoint(&chain, None, false);
             then.insert(number, running.memory.clone());
-        }
-        done.store(true, Ordering::Relaxed);
-    });
+        });
+    }
     clean(dir.path(), 2, &()).unwrap();
-    assert_eq!(numbers(dir.path()), [62, 63]);
+    assert_eq!(numbers(dir.path()), [27, 28]);
     check(dir.path(), &then);
 }
 

@@ -7,6 +7,7 @@ use snapify_store::{Chain, Snapshot, clean, copy, verify};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use support::journal::{Disk, Op, record};
 use support::running::{Program, restarted};
 use support::{Chance, Memory, disk_dir, fast_dir, header, program};
@@ -112,8 +113,12 @@ fn expected(dir: &Path) -> BTreeMap<u32, Memory> {
     then
 }
 
+/// One test at a time: a process that is just being spawned holds the locks of all threads.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn what_is_committed_survives_a_loss_of_power_at_any_moment() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (dir, again) = (disk_dir(), fast_dir());
     let then = expected(again.path());
     let ops = watched("a_program_that_is_watched", dir.path());
@@ -136,6 +141,7 @@ fn what_is_committed_survives_a_loss_of_power_at_any_moment() {
 
 #[test]
 fn a_copy_survives_a_loss_of_power_at_any_moment() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let top = fast_dir();
     let then = expected(&{
         let from = top.path().join("from");

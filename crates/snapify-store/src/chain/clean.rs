@@ -118,6 +118,11 @@ pub fn clean(dir: &Path, keep: u32, progress: &dyn Progress) -> Result<CleanRepo
         bases.map(Links::number).collect()
     };
     for number in numbers.into_iter().rev() {
+        // Not to write for nothing.
+        if InUse::remove(&dir.join(point_name(number)))?.is_none() {
+            report.in_use.push(number);
+            continue;
+        }
         // What it builds on is held until the draft is complete.
         let links = Links::read(dir, number)?;
         let draft = Draft::write(dir, &links, progress)?;

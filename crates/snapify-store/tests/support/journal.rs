@@ -67,6 +67,7 @@ enum Node {
 }
 
 /// Runs `command`, and records what it does below `root`.
+#[allow(clippy::zombie_processes)] // it is waited for as a tracee
 pub fn record(command: &mut Command, root: &Path) -> Vec<Op> {
     // SAFETY: ptrace(PTRACE_TRACEME) is async-signal-safe and concerns only the child.
     unsafe {
@@ -146,17 +147,8 @@ impl Recorder {
         let (a, b, c, d) = (regs.rdi, regs.rsi, regs.rdx, regs.r10);
         let cwd = libc::AT_FDCWD as u64;
         match regs.orig_rax as i64 {
-            libc::SYS_openat => {
-                let id = self.id_of(result as u64);
-                if id.is_none() && c as i32 & libc::O_CREAT != 0 {
-                    self.create(a, b, false);
-                }
-            }
-            libc::SYS_open => {
-                if self.id_of(result as u64).is_none() && b as i32 & libc::O_CREAT != 0 {
-                    self.create(cwd, a, false);
-                }
-            }
+            libc::SYS_openat if c as i32 & libc::O_CREAT != 0 => self.create(a, b, false),
+            libc::SYS_open if b as i32 & libc::O_CREAT != 0 => self.create(cwd, a, false),
             libc::SYS_mkdir => self.create(cwd, a, true),
             libc::SYS_mkdirat => self.create(a, b, true),
             libc::SYS_write => self.write(a, b, result as usize, None),
@@ -246,18 +238,23 @@ impl Recorder {
         let Some(at) = self.name(folder, path) else {
             return;
         };
-        let whole = {
-            let path = PathBuf::from(self.text(path));
-            let path = if path.is_absolute() { path } else { return };
-            fs::symlink_metadata(path).unwrap().ino()
-        };
+        if self.child(at.0, OsStr::new(&at.1)).is_some() {
+            return;
+        }
+        let path = PathBuf::from(self.text(path));
+        assert!(
+            path.is_absolute(),
+            "a way of creating files that is not recorded"
+        );
+        // The number may have been that of a file that is gone.
+        let inode = fs::symlink_metadata(path).unwrap().ino();
         let id = self.nodes.len();
         self.nodes.push(if is_folder {
             Node::Folder(BTreeMap::new())
         } else {
             Node::File(Vec::new())
         });
-        self.ids.insert(whole, id);
+        self.ids.insert(inode, id);
         self.folder(at.0).insert(at.1.clone(), id);
         self.ops.push(Op::Create {
             at,
