@@ -11,6 +11,7 @@ mod micro;
 mod overhead;
 mod place;
 mod program;
+mod store;
 mod table;
 mod tree;
 
@@ -18,12 +19,13 @@ use anyhow::{Result, bail};
 
 type Bench = fn(&place::Place) -> Result<()>;
 
-const ALL: [(&str, Bench); 5] = [
+const ALL: [(&str, Bench); 6] = [
     ("micro", micro::run),
     ("checkpoint", checkpoint::run),
     ("overhead", overhead::run),
     ("tree", tree::run),
     ("live", live::run),
+    ("store", store::run),
 ];
 
 fn main() -> Result<()> {
