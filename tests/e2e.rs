@@ -10,6 +10,7 @@ mod behaviour {
     mod continues_unharmed;
     mod examples_survive;
     mod live;
+    mod openmp_conformance;
     mod openmp_features;
     mod plain_programs;
     mod plan;
