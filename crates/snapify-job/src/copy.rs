@@ -65,6 +65,10 @@ pub enum CopyEvent {
 /// Progress is told no oftener than this, and while there is any waiting no seldomer than twice this.
 const INTERVAL: Duration = Duration::from_millis(500);
 
+/// A copy that is behind may be quicker than its rate until it has caught up so much, and no more: what storage that stalled has
+/// missed does not come all at once.
+const CREDIT: Duration = Duration::from_millis(100);
+
 /// Copies the newest snapshot.
 ///
 /// # Errors
@@ -141,7 +145,7 @@ struct Pace<'a> {
 struct State {
     bytes: u64,
     told: Instant,
-    /// When the next piece may be copied. Never in the past for long: time that was lost is not made up for by haste.
+    /// When the next piece may be copied.
     due: Instant,
     called_off: bool,
 }
@@ -178,7 +182,8 @@ impl Progress for Pace<'_> {
         state.bytes += bytes;
         if let Some(rate) = self.rate {
             let takes = Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
-            state.due = state.due.max(Instant::now()) + takes;
+            let now = Instant::now();
+            state.due = state.due.max(now.checked_sub(CREDIT).unwrap_or(now)) + takes;
             while !state.called_off {
                 let left = state.due.saturating_duration_since(Instant::now());
                 if left.is_zero() {

@@ -1,6 +1,6 @@
 //! What to do on a machine of so many nodes: interval, full and incremental checkpoints, codec.
 
-use crate::hybrid::{failure_probability, optimal_incrementals};
+use crate::hybrid::{failure_probability, optimal_incrementals, savings};
 use crate::interval::{daly, efficiency};
 use crate::pccr::{Law, Protocol, Scenario};
 use serde::Serialize;
@@ -105,6 +105,8 @@ pub struct Recommendation {
     pub interval: f64,
     /// Incremental checkpoints between two full ones.
     pub incrementals: u32,
+    /// Seconds that these save in the place of full ones, less what they add to a restart: the `S_n` of paper 5.
+    pub saved_seconds: f64,
     /// Seconds that a full checkpoint takes.
     pub full_seconds: f64,
     /// Seconds that an incremental one takes.
@@ -243,8 +245,11 @@ impl Inputs {
         let plain = best.useful;
         let codecs = std::iter::once(None).chain(self.codecs.iter().map(Some));
         for codec in codecs {
-            for most in [0, self.most_incrementals] {
-                let found = self.with(nodes, codec, most);
+            // The formula for their number knows nothing of how long restarts become; where failures are frequent fewer are better.
+            let powers = (0..32).map(|power| 1u32 << power);
+            let numbers = powers.take_while(|number| *number < self.most_incrementals);
+            for number in numbers.chain([0, self.incrementals(nodes, codec)]) {
+                let found = self.with(nodes, codec, number);
                 if found.useful > best.useful {
                     best = found;
                 }
@@ -254,8 +259,41 @@ impl Inputs {
         best
     }
 
-    /// The best that can be done with this codec and at most so many incremental checkpoints in a row.
-    fn with(&self, nodes: u64, codec: Option<&Codec>, most: u32) -> Recommendation {
+    /// Seconds saved by `n` incremental checkpoints between two full ones on so many nodes (paper 5, section 5.4).
+    pub(crate) fn savings(&self, nodes: u64, codec: Option<&Codec>, n: u32) -> f64 {
+        let p = nodes as f64;
+        let cost = |share: f64| self.fixed + self.saving(share, codec, p) * self.stop_share;
+        let restart = self.reading(codec, p);
+        let chain = restart + f64::from(n) * self.dirty * restart;
+        savings(n, cost(1.0), cost(self.dirty), chain, restart)
+    }
+
+    /// How many incremental checkpoints there should be between two full ones, by the formula of paper 5.
+    ///
+    /// It depends on how likely a failure is within an interval, which depends on the mean cost, and that on their number. It
+    /// settles within a few rounds, or alternates between neighbours.
+    fn incrementals(&self, nodes: u64, codec: Option<&Codec>) -> u32 {
+        let p = nodes as f64;
+        let mtbf = self.node_mtbf / p;
+        let cost = |share: f64| self.fixed + self.saving(share, codec, p) * self.stop_share;
+        let (full, incremental) = (cost(1.0), cost(self.dirty));
+        let recovery = self.dirty * self.reading(codec, p);
+        let mut m = 0;
+        for _ in 0..16 {
+            let interval = daly(mean(m, full, incremental), mtbf);
+            let failure = failure_probability(interval + incremental, mtbf);
+            let most = self.most_incrementals;
+            let next = optimal_incrementals(full, incremental, failure, recovery, most);
+            if next == m {
+                break;
+            }
+            m = next;
+        }
+        m
+    }
+
+    /// What comes of this codec and `m` incremental checkpoints in a row.
+    fn with(&self, nodes: u64, codec: Option<&Codec>, m: u32) -> Recommendation {
         let p = nodes as f64;
         let mtbf = self.node_mtbf / p;
         let (full, incremental) = (
@@ -267,38 +305,20 @@ impl Inputs {
         let reading = self.reading(codec, p);
         // Each page is read once, but those of later points lie apart: at worst it costs as much as their share.
         let recovery = self.dirty * reading;
-        let mean = |m: u32, full: f64, incremental: f64| {
-            (full + f64::from(m) * incremental) / f64::from(m + 1)
-        };
-        // The interval depends on the mean cost and that on the number of incremental ones, which depends on how likely
-        // a failure is within an interval. It settles within a few rounds, or alternates between neighbours.
-        let mut m = 0;
-        let mut interval = daly(cost(full), mtbf);
-        if most > 0 {
-            for _ in 0..16 {
-                let failure = failure_probability(interval + cost(incremental), mtbf);
-                let next =
-                    optimal_incrementals(cost(full), cost(incremental), failure, recovery, most);
-                interval = daly(mean(next, cost(full), cost(incremental)), mtbf);
-                if next == m {
-                    break;
-                }
-                m = next;
-            }
-        }
+        let lost = mean(m, cost(full), cost(incremental));
         // A full one has no time to finish while the one before is still being stored.
         let longest = full * (1.0 - self.stop_share);
-        interval = interval.max(longest);
+        let interval = daly(lost, mtbf).max(longest);
         let restart = self.fixed + reading + f64::from(m) / 2.0 * recovery;
         // Until it is stored a checkpoint is of no use: the work since it began is lost as well.
         let unfinished = mean(m, full, incremental) * (1.0 - self.stop_share);
-        let lost = mean(m, cost(full), cost(incremental));
         Recommendation {
             nodes,
             mtbf,
             codec: codec.map_or_else(|| "none".into(), |codec| codec.name.clone()),
             interval,
             incrementals: m,
+            saved_seconds: self.savings(nodes, codec, m),
             full_seconds: self.fixed + full,
             incremental_seconds: self.fixed + incremental,
             restart_seconds: restart,
@@ -306,6 +326,11 @@ impl Inputs {
             useful_full_uncompressed: 0.0,
         }
     }
+}
+
+/// The mean of a full checkpoint and `m` incremental ones.
+fn mean(m: u32, full: f64, incremental: f64) -> f64 {
+    (full + f64::from(m) * incremental) / (f64::from(m) + 1.0)
 }
 
 #[cfg(test)]
@@ -377,6 +402,18 @@ mod tests {
     }
 
     #[test]
+    fn savings_grow_with_every_incremental_one() {
+        let inputs = inputs();
+        // 32 s and 1.6 s, and a restart that takes 1.6 s longer for each.
+        for n in [1, 3, 10] {
+            let saved = inputs.savings(1, None, n);
+            assert!((saved - f64::from(n) * 28.8).abs() < 1e-9, "{n}: {saved}");
+        }
+        let row = plan(&inputs, &[1]).unwrap().recommendations.remove(0);
+        assert!(row.saved_seconds > 0.0);
+    }
+
+    #[test]
     fn one_node_gets_dalys_interval() {
         let inputs = Inputs {
             codecs: Vec::new(),
@@ -387,6 +424,19 @@ mod tests {
         // 64 GB at 2 GB/s, and 0.1 s beside.
         assert!((row.full_seconds - 32.1).abs() < 1e-9);
         assert!((row.interval - daly(32.1, inputs.node_mtbf)).abs() < 1e-6);
+    }
+
+    #[test]
+    fn where_failures_are_frequent_restarts_count() {
+        let inputs = inputs();
+        let formula = inputs.incrementals(50_000, None);
+        let row = plan(&inputs, &[50_000]).unwrap().recommendations.remove(0);
+        assert!(row.incrementals < formula, "{} {formula}", row.incrementals);
+        // No size is better off than a smaller one, and none is far worse than its neighbour.
+        let sizes: Vec<u64> = (1..100).map(|n| n * 1000).collect();
+        for pair in plan(&inputs, &sizes).unwrap().recommendations.windows(2) {
+            assert!(pair[1].useful <= pair[0].useful + 1e-9);
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub fn svg(plan: &Plan) -> String {
     };
     document(
         "Checkpoints by the number of nodes",
-        &[times(plan), intervals(&fine), useful(&fine)],
+        &[times(plan), intervals(&fine), useful(&fine), savings(plan)],
     )
 }
 
@@ -110,6 +110,26 @@ fn useful(fine: &Plan) -> Chart {
     }
 }
 
+/// Figure 11 of paper 5.
+fn savings(plan: &Plan) -> Chart {
+    let numbers = [1, 2, 3, 5, 10, 20, 30, 50, 100];
+    let curve = |nodes: u64| Series {
+        name: format!("{nodes} node{}", if nodes == 1 { "" } else { "s" }),
+        dashed: false,
+        points: numbers
+            .iter()
+            .map(|n| (f64::from(*n), plan.inputs.savings(nodes, None, *n)))
+            .collect(),
+    };
+    Chart {
+        title: "Time saved by incremental checkpoints between two full ones, uncompressed".into(),
+        x_label: "incremental checkpoints".into(),
+        y_scale: Scale::Log,
+        y_text: time_text,
+        series: [1, 100, 10_000].map(curve).into(),
+    }
+}
+
 /// A time as it is written at an axis.
 fn time_text(seconds: f64) -> String {
     let units = [
@@ -163,7 +183,7 @@ mod tests {
         ] {
             assert!(picture.contains(name), "{name}");
         }
-        assert_eq!(picture.matches("<g ").count(), 3);
+        assert_eq!(picture.matches("<g ").count(), 4);
         assert!(!picture.contains("NaN") && !picture.contains("inf"));
         assert_eq!(sizes().first(), Some(&1));
         assert_eq!(sizes().last(), Some(&100_000));

@@ -153,13 +153,13 @@ pub struct Restart {
     #[arg(long, value_name = "DIR")]
     pub shared: Option<PathBuf>,
     /// Go on taking snapshots this often, into the same directories
-    #[arg(long, value_name = "DURATION", value_parser = crate::units::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = crate::schedule::parse_interval)]
     pub every: Option<std::time::Duration>,
     /// How many snapshots stay, with --every
     #[arg(long, value_name = "K", default_value_t = 2, requires = "every", value_parser = clap::value_parser!(u32).range(1..))]
     pub keep: u32,
     /// Copy at most so many bytes a second, with --every
-    #[arg(long, value_name = "SIZE", requires = "every", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", requires = "every", value_parser = crate::schedule::parse_rate)]
     pub rate: Option<u64>,
     /// What becomes of TCP connections to programs that were not saved; `checkpoint` has decided it
     #[arg(long, value_name = "WHAT")]

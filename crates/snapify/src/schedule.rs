@@ -338,7 +338,7 @@ fn numbers(points: &[u32]) -> String {
 }
 
 /// Parses a duration that is one.
-fn parse_interval(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
         Duration::ZERO => Err("it must be longer than nothing".into()),
         time => Ok(time),
@@ -346,7 +346,7 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses bytes a second.
-fn parse_rate(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_rate(text: &str) -> Result<u64, String> {
     match parse_size(text)? {
         0 => Err("it must be more than nothing".into()),
         rate => Ok(rate),

@@ -13,6 +13,9 @@ const BESIDE: f64 = 0.1;
 /// The wait after a first failure; it doubles from one to the next, up to the interval.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
 
+/// The least wait after a failure, where the interval is shorter.
+const LEAST_RETRY: Duration = Duration::from_millis(100);
+
 /// Keeps an interval, and adapts it.
 #[derive(Debug)]
 pub(super) struct Pacemaker {
@@ -69,7 +72,7 @@ impl Pacemaker {
     pub(super) fn failed(&mut self, now: Instant) {
         let wait = FIRST_RETRY.saturating_mul(1 << self.failures.min(16));
         self.failures += 1;
-        self.due = now + wait.min(self.interval);
+        self.due = now + wait.min(self.interval).max(LEAST_RETRY);
     }
 }
 
@@ -143,5 +146,8 @@ mod tests {
         let mut pacemaker = Pacemaker::new(SECOND, None, start);
         pacemaker.failed(start);
         assert_eq!(pacemaker.due(), start + SECOND);
+        let mut pacemaker = Pacemaker::new(Duration::from_nanos(1), None, start);
+        pacemaker.failed(start);
+        assert_eq!(pacemaker.due(), start + LEAST_RETRY);
     }
 }
