@@ -12,6 +12,7 @@ mod overhead;
 mod place;
 mod program;
 mod store;
+mod swap;
 mod table;
 mod tree;
 
@@ -19,13 +20,14 @@ use anyhow::{Result, bail};
 
 type Bench = fn(&place::Place) -> Result<()>;
 
-const ALL: [(&str, Bench); 6] = [
+const ALL: [(&str, Bench); 7] = [
     ("micro", micro::run),
     ("checkpoint", checkpoint::run),
     ("overhead", overhead::run),
     ("tree", tree::run),
     ("live", live::run),
     ("store", store::run),
+    ("swap", swap::run),
 ];
 
 fn main() -> Result<()> {

@@ -10,6 +10,7 @@ mod behaviour {
     mod continues_unharmed;
     mod examples_survive;
     mod live;
+    mod migrate;
     mod openmp_conformance;
     mod openmp_features;
     mod plain_programs;
@@ -19,4 +20,5 @@ mod behaviour {
     mod restart_elsewhere;
     mod schedule;
     mod stops_and_restarts;
+    mod swap;
 }

@@ -4,12 +4,14 @@
 //! Nothing here waits by sleeping: a test waits for a line of output, for the end of a process or for
 //! a descriptor.
 
+mod offload;
 mod program;
 mod session;
 mod stage;
 mod survive;
 mod user;
 
+pub use offload::{OffloadApp, Shape};
 pub use program::{Language, compile, example};
 pub use session::{Finished, Running, Session, poll_until};
 pub use stage::stage;

@@ -40,11 +40,44 @@ impl Gate {
                 return Inside { gate: self };
             }
             self.leave();
-            let mut seen = self.word.load(Ordering::Relaxed);
-            while seen & CLOSED != 0 {
-                futex::wait(&self.word, Scope::Private, seen);
-                seen = self.word.load(Ordering::Relaxed);
+            self.wait_open();
+        }
+    }
+
+    /// Passes the gate if it is open.
+    pub fn try_enter(&self) -> Option<Inside<'_>> {
+        if self.word.fetch_add(1, Ordering::Acquire) & CLOSED == 0 {
+            return Some(Inside { gate: self });
+        }
+        self.leave();
+        None
+    }
+
+    /// Waits until the gate is open. It may be closed again by the time that the caller goes on.
+    pub fn wait_open(&self) {
+        let mut seen = self.word.load(Ordering::Relaxed);
+        while seen & CLOSED != 0 {
+            futex::wait(&self.word, Scope::Private, seen);
+            seen = self.word.load(Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the gate is closed just now.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.word.load(Ordering::Acquire) & CLOSED != 0
+    }
+
+    /// Passes two gates, and waits for one that is closed only outside of the other: it may stay closed for long, and
+    /// whoever wants to close the other must not wait for that.
+    pub fn enter_both<'a>(first: &'a Gate, second: &'a Gate) -> (Inside<'a>, Inside<'a>) {
+        loop {
+            let inside = first.enter();
+            if let Some(both) = second.try_enter() {
+                return (inside, both);
             }
+            drop(inside);
+            second.wait_open();
         }
     }
 
@@ -81,6 +114,30 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    #[test]
+    fn who_waits_for_one_gate_does_not_keep_the_other_from_closing() {
+        let gates = Arc::new((Gate::new(), Gate::new()));
+        gates.1.close();
+        let entered = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let (gates, entered) = (gates.clone(), entered.clone());
+            std::thread::spawn(move || {
+                let both = Gate::enter_both(&gates.0, &gates.1);
+                entered.store(true, Ordering::SeqCst);
+                drop(both);
+            })
+        };
+        for _ in 0..1000 {
+            gates.0.close();
+            assert!(!entered.load(Ordering::SeqCst) && gates.0.try_enter().is_none());
+            gates.0.open();
+            std::thread::yield_now();
+        }
+        gates.1.open();
+        thread.join().unwrap();
+        assert!(entered.load(Ordering::SeqCst) && !gates.1.is_closed());
+    }
 
     #[test]
     fn nobody_is_inside_while_it_is_closed() {

@@ -11,6 +11,7 @@
 pub mod channel;
 mod futex;
 pub mod gate;
+mod moves;
 pub mod ring;
 pub mod window;
 

@@ -4,6 +4,8 @@
 //! is touched, so that a full file system is an error of [`SharedFile::reserve`] and not a `SIGBUS` later.
 #![allow(unsafe_code)]
 
+use crate::futex::{self, Scope};
+use crate::moves::Moves;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -80,6 +82,18 @@ impl SharedFile {
         )
         .map_err(failed)?;
         rustix::fs::ftruncate(&file, bytes).map_err(failed)?;
+        Ok(Self { file, bytes })
+    }
+
+    /// Makes a sparse file of `bytes` bytes in memory of this process alone (memfd_create(2)).
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn create_private(bytes: u64) -> Result<Self, WindowError> {
+        let failed = io_error("make a private window of", bytes);
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let file = rustix::fs::memfd_create("snapify-window", flags).map_err(&failed)?;
+        rustix::fs::ftruncate(&file, bytes).map_err(&failed)?;
         Ok(Self { file, bytes })
     }
 
@@ -174,6 +188,7 @@ impl SharedFile {
         let mapping = Mapping {
             base: base.cast(),
             bytes,
+            moves: Moves::default(),
         };
         if address.is_some_and(|at| at != mapping.address()) {
             // A kernel before 4.17 takes FIXED_NOREPLACE for a hint.
@@ -190,12 +205,19 @@ impl SharedFile {
         let failed = io_error("sever", self.bytes);
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(&failed)?;
-        // SAFETY: dup3(2) onto a descriptor that this object owns; it stays open, and calls on it fail or do nothing.
-        let done = unsafe { libc::dup3(null.as_raw_fd(), self.file.as_raw_fd(), libc::O_CLOEXEC) };
+        self.lead_to(null.as_fd())
+    }
+
+    /// Makes the descriptor lead to another file, though others may still use this object. Its number stays.
+    ///
+    /// # Errors
+    /// If dup3(2) fails; the file stays then.
+    pub fn lead_to(&self, other: BorrowedFd<'_>) -> Result<(), WindowError> {
+        // SAFETY: dup3(2) onto a descriptor that this object owns, and that stays open.
+        let done = unsafe { libc::dup3(other.as_raw_fd(), self.file.as_raw_fd(), libc::O_CLOEXEC) };
         if done < 0 {
-            Err(failed(
-                Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::BADF),
-            ))
+            let errno = Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::BADF);
+            Err(io_error("redirect", self.bytes)(errno))
         } else {
             Ok(())
         }
@@ -230,6 +252,7 @@ impl From<SharedFile> for OwnedFd {
 pub struct Mapping {
     base: *mut u8,
     bytes: usize,
+    moves: Moves,
 }
 
 // SAFETY: the pointer is to shared memory that is only accessed by copying bytes and through atomics.
@@ -300,6 +323,50 @@ impl Mapping {
         // SAFETY: aligned (the mapping starts at a page), inside the mapping, which lives as long as `self`, and
         // never accessed other than atomically while it is used as a word.
         Ok(unsafe { AtomicU32::from_ptr(word.cast()) })
+    }
+
+    /// Sleeps while `word`, one of this window's, holds `expected`, until somebody wakes it. May return early.
+    pub(crate) fn sleep(&self, word: &AtomicU32, expected: u32) {
+        self.moves.sleep(word, expected);
+    }
+
+    /// Shows another file from now on, in the same place. Where that is shorter, the rest cannot be accessed.
+    ///
+    /// Other threads may go on reading and writing all the while; who of them sleeps on one of the [`words`](Self::atomic)
+    /// at `words` finds itself on the new file. `old` is a mapping of the file that was shown so far. One replacement at a
+    /// time.
+    ///
+    /// # Errors
+    /// If the kernel is out of memory; the window may then show the new file in part.
+    pub fn show(&self, file: &SharedFile, old: &Mapping, words: &[u64]) -> Result<(), WindowError> {
+        let shown = self
+            .bytes
+            .min(usize::try_from(file.bytes).unwrap_or(self.bytes));
+        let failed = io_error("replace", self.bytes as u64);
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: both calls together replace exactly this mapping; all access is by copying bytes and through atomics,
+        // to which the change is one of content, and what becomes inaccessible is not accessed by the caller's promise.
+        // A page fault in between waits until the mapping is there again.
+        unsafe {
+            let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+            rustix::mm::mmap(self.base.cast(), shown, access, flags, &file.file, 0)
+                .map_err(&failed)?;
+            if shown < self.bytes {
+                let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+                let rest = self.base.add(shown).cast();
+                rustix::mm::mmap_anonymous(rest, self.bytes - shown, ProtFlags::empty(), flags)
+                    .map_err(&failed)?;
+            }
+        }
+        self.moves.rouse(|| {
+            // Who has counted itself in may have found either file.
+            for window in [self, old] {
+                for word in words.iter().filter_map(|word| window.atomic(*word).ok()) {
+                    futex::wake_all(word, Scope::Shared);
+                }
+            }
+        });
+        Ok(())
     }
 
     /// Replaces the memory by memory of this process alone, in the same place, because the window's peer is gone for

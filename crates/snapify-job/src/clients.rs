@@ -121,28 +121,57 @@ pub(crate) fn checkpoint_with(
         path: options.dir.clone(),
         source,
     })?;
+    let request = Request::Checkpoint {
+        dir: dir.clone(),
+        stop: options.stop,
+        outside: options.outside,
+        live: options.live,
+        after: options.after,
+    };
     match supervisor_of(options.pid)? {
-        Some((_, folder)) => {
-            let lost = |source| JobError::Connection {
-                peer: "the application's supervisor".into(),
-                source,
-            };
-            let channel = Channel::connect(&control_socket(&folder)).map_err(lost)?;
-            channel
-                .send(
-                    &Request::Checkpoint {
-                        dir,
-                        stop: options.stop,
-                        outside: options.outside,
-                        live: options.live,
-                        after: options.after,
-                    },
-                    &[],
-                )
-                .map_err(lost)?;
-            follow(&channel, signals, observer, options.pid)
-        }
+        Some((_, folder)) => report_of(ask(&folder, &request, signals, observer, options.pid)?),
         None => plain(options, &dir, signals, observer),
+    }
+}
+
+/// Asks the supervisor of the application with host process (or supervisor) `pid` for something, and follows it to its end.
+pub(crate) fn ask_supervisor(
+    pid: i32,
+    request: &Request,
+    observer: &mut dyn Observer,
+) -> Result<Reply, JobError> {
+    own_process(pid)?;
+    let mut signals = Signals::new()?;
+    let (_, folder) = supervisor_of(pid)?.ok_or_else(|| {
+        JobError::Refused(format!(
+            "process {pid} has no cards: it was not started by snapify run or snapify restart"
+        ))
+    })?;
+    ask(&folder, request, &mut signals, observer, pid)
+}
+
+fn ask(
+    folder: &Path,
+    request: &Request,
+    signals: &mut Signals,
+    observer: &mut dyn Observer,
+    pid: i32,
+) -> Result<Reply, JobError> {
+    let lost = |source| JobError::Connection {
+        peer: "the application's supervisor".into(),
+        source,
+    };
+    let channel = Channel::connect(&control_socket(folder)).map_err(lost)?;
+    channel.send(request, &[]).map_err(lost)?;
+    follow(&channel, signals, observer, pid)
+}
+
+fn report_of(reply: Reply) -> Result<CheckpointReport, JobError> {
+    match reply {
+        Reply::Done { report } => Ok(report),
+        other => Err(JobError::Refused(format!(
+            "the application's supervisor answered {other:?}"
+        ))),
     }
 }
 
@@ -176,7 +205,7 @@ fn plain(
         after: options.after,
     };
     let worker = start_worker(&application, dir, manner, theirs)?;
-    let report = follow(&ours, signals, observer, options.pid);
+    let report = follow(&ours, signals, observer, options.pid).and_then(report_of);
     match (worker.reap(), report) {
         (Ending::Died, Err(JobError::Connection { .. })) => {
             clean_up_after_worker(options.pid);
@@ -189,30 +218,30 @@ fn plain(
     }
 }
 
-/// Follows a checkpoint to its end. A signal calls it off, and its being undone is waited for.
+/// Follows what was asked for to its end. A signal calls it off, and its being undone is waited for.
 fn follow(
     channel: &Channel,
     signals: &mut Signals,
     observer: &mut dyn Observer,
     pid: i32,
-) -> Result<CheckpointReport, JobError> {
+) -> Result<Reply, JobError> {
     loop {
         let ready = wait_readable(&[channel.as_fd(), signals.as_fd()], None)?;
         if ready.get(1) == Some(&true) && signals.take().iter().any(Arrived::calls_off) {
-            // Whoever takes the checkpoint sees the end of what we have to say, and still answers.
+            // Whoever does the work sees the end of what we have to say, and still answers.
             let _ = rustix::net::shutdown(channel, rustix::net::Shutdown::Write);
         }
         if ready.first() != Some(&true) {
             continue;
         }
         match channel.recv().map_err(|source| JobError::Connection {
-            peer: format!("what takes the checkpoint of process {pid}"),
+            peer: format!("what works on process {pid}"),
             source,
         })? {
             (Reply::Event { event }, _) => observer.event(event),
-            (Reply::Done { report }, _) => return Ok(report),
             (Reply::Failed { message }, _) => return Err(JobError::Refused(message)),
             (Reply::Status { .. }, _) => {}
+            (done, _) => return Ok(done),
         }
     }
 }

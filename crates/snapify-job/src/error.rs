@@ -84,7 +84,7 @@ pub enum JobError {
     #[error("the host library is connecting; try again")]
     TryAgain,
     /// The application ended meanwhile.
-    #[error("process {pid} ended during the checkpoint; no snapshot was made")]
+    #[error("process {pid} ended meanwhile; nothing was saved")]
     Died {
         /// The host process.
         pid: i32,

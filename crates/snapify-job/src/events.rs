@@ -18,6 +18,8 @@ pub enum Phase {
     StartingCards,
     /// Processes are being rebuilt from the snapshot.
     Restoring,
+    /// A process moves from card to card.
+    Moving,
 }
 
 /// Something to tell.

@@ -30,6 +30,7 @@ mod schedule;
 mod signals;
 mod snapshot;
 mod supervisor;
+mod swap;
 mod timing;
 
 pub use card::{CardDaemonOptions, card_daemon};
@@ -47,3 +48,4 @@ pub use restart::{Files, RestartOptions, restart};
 pub use schedule::{Schedule, WatchEvent, WatchOptions, watch};
 pub use snapify_proc::Outside;
 pub use supervisor::{RunOptions, run};
+pub use swap::{SwapReport, Which, migrate, swap_in, swap_out};

@@ -10,11 +10,16 @@ const MEASURED: &str = "measured";
 
 /// A header for a snapshot taken now, which cost this.
 pub(crate) fn header(measured: &Measurement) -> PointHeader {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     PointHeader {
-        created_unix_ms: now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX)),
+        created_unix_ms: now_unix_ms(),
         details: serde_json::json!({ MEASURED: measured }),
     }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_unix_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// The figures of the snapshots in `dir`, oldest first. Those of older versions have none and are passed over.

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::Live;
 use crate::events::Event;
+use crate::swap::{Order, SwapReport};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -27,6 +28,12 @@ pub(crate) enum Request {
         #[serde(default)]
         after: u32,
     },
+    /// Swap an offload process, or move it. Answers: `Event`s, then `Swapped` or `Failed`. Closing the connection cancels
+    /// a swap-out.
+    Swap {
+        /// What is to be done.
+        order: Order,
+    },
 }
 
 /// What the command line is told.
@@ -48,6 +55,11 @@ pub(crate) enum Reply {
         /// What was done.
         report: CheckpointReport,
     },
+    /// The offload process is where it was wanted.
+    Swapped {
+        /// What was done.
+        report: SwapReport,
+    },
     /// Nothing was done; the application goes on.
     Failed {
         /// Why, in words.
@@ -64,7 +76,7 @@ pub struct ApplicationStatus {
     pub supervisor: i32,
     /// The program and its arguments.
     pub program: Vec<String>,
-    /// `running`, or `checkpoint` while one is being taken.
+    /// `running`; or what is being done: `checkpoint`, `swap-out`, `swap-in`, `migrate`.
     pub state: String,
     /// Whether the program was restarted from a snapshot, and from which directory.
     pub restarted_from: Option<PathBuf>,
@@ -85,6 +97,10 @@ pub struct CardStatus {
     pub memory: u64,
     /// Bytes of it that buffers take.
     pub used: u64,
+    /// Bytes of it that nobody uses.
+    pub free: u64,
+    /// `up`, or `dead` if its daemon is gone.
+    pub state: String,
 }
 
 /// An offload process of a running application.
@@ -98,8 +114,12 @@ pub struct OffloadProcessStatus {
     pub pid: i32,
     /// Bytes of its local store.
     pub store_bytes: u64,
-    /// What it is doing.
+    /// What it is doing: `starting`, `running`, `paused`, `capturing`, `restored`, `ending`; or `swapped-out`, and then it
+    /// is on no card, though `card` names the last one.
     pub state: String,
+    /// The directory that it was swapped out to.
+    #[serde(default)]
+    pub swapped_to: Option<PathBuf>,
 }
 
 /// What a checkpoint did.

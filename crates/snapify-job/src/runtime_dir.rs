@@ -4,6 +4,7 @@
 //! command line and `agent` for the host library of the program.
 
 use crate::error::JobError;
+use crate::swap::Registry;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::geteuid;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -119,6 +120,7 @@ impl Drop for ApplicationDir {
                 let _ = std::fs::remove_file(&sibling);
             }
         }
+        Registry::of(&self.path).clean();
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
@@ -146,6 +148,7 @@ pub fn remove_stale(folder: &Path) {
     if folder.is_symlink() {
         let _ = std::fs::remove_file(folder);
     } else {
+        Registry::of(folder).clean();
         let _ = std::fs::remove_dir_all(folder);
     }
 }

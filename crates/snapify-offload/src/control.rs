@@ -6,6 +6,7 @@
 use crate::engine::{External, PageFileSummary};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Version of all messages here; both ends of a connection must have the same.
@@ -109,12 +110,62 @@ pub enum HostToSupervisor {
     CaptureStarted,
     /// Answer to [`SupervisorToHost::Resume`].
     Resumed,
+    /// Answer to [`SupervisorToHost::Processes`].
+    Processes {
+        /// All that were not destroyed.
+        processes: Vec<HostProcess>,
+    },
+    /// Answer to [`SupervisorToHost::Release`]: the card has its memory back.
+    SwappedOut {
+        /// Bytes of it.
+        store_bytes: u64,
+    },
+    /// Answer to [`SupervisorToHost::SwapIn`]: the process runs.
+    SwappedIn,
+    /// Answer to [`SupervisorToHost::Migrate`]: the process runs on the other card, and has left its own.
+    Migrated {
+        /// Bytes of its local store.
+        store_bytes: u64,
+        /// Seconds until its channels were empty.
+        pause_seconds: f64,
+        /// Seconds until its pages were saved, from there.
+        capture_seconds: f64,
+        /// Seconds until the other card had rebuilt it, from there.
+        restore_seconds: f64,
+        /// Seconds until it ran, from there.
+        resume_seconds: f64,
+    },
     /// Answer to any request that failed. A failed `Pause` or `Capture` leaves what was paused paused:
     /// `Resume` follows.
     Failed {
         /// Why, in words.
         message: String,
     },
+}
+
+/// An offload process as its host library knows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HostProcess {
+    /// Which.
+    pub id: ProcessId,
+    /// The card that it is on, or was on last.
+    pub card: u32,
+    /// What it is doing.
+    pub state: HostProcessState,
+}
+
+/// What an offload process is doing, as its host library knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostProcessState {
+    /// It serves its host process.
+    Running,
+    /// The program itself has paused it.
+    Paused,
+    /// It is on no card.
+    SwappedOut,
+    /// It is gone for good.
+    Dead,
 }
 
 /// An offload process in [`HostToSupervisor::Paused`].
@@ -137,6 +188,9 @@ pub struct PausedProcess {
     /// `Restored` they are of the machine's `CLOCK_MONOTONIC`.
     #[serde(default)]
     pub steps: Vec<Step>,
+    /// The directory with its image, if it is swapped out: then it is on no card, and there is nothing to capture.
+    #[serde(default)]
+    pub swapped_out: Option<PathBuf>,
 }
 
 /// A step of an operation.
@@ -181,6 +235,35 @@ pub enum SupervisorToHost {
     },
     /// Go on. At any time after `Pause`.
     Resume,
+    /// Say which offload processes there are. Only outside a pause.
+    Processes,
+    /// Pause one process and begin to save it; it stands still from then on. Only outside a pause. Descriptors: the
+    /// completion channel, the files for the engine's description, the pages, the local store. Answer: `CaptureStarted`;
+    /// then comes `Release`, or `Resume` to give it up.
+    SwapOut {
+        /// Which.
+        id: ProcessId,
+    },
+    /// The process is saved: take it off its card. Answer: `SwappedOut`; after `Failed` it goes on.
+    Release {
+        /// The directory that holds its image.
+        image: PathBuf,
+    },
+    /// Rebuild a process that is swapped out. Only outside a pause. Descriptors: the engine's description, the pages, the
+    /// local store. Answer: `SwappedIn`; after `Failed` it is swapped out still.
+    SwapIn {
+        /// Which.
+        id: ProcessId,
+        /// On which card.
+        card: u32,
+    },
+    /// Move a process to another card. Only outside a pause. Answer: `Migrated`; after `Failed` it runs where it was.
+    Migrate {
+        /// Which.
+        id: ProcessId,
+        /// To which card.
+        card: u32,
+    },
     /// First message to a restored host process, before `Resume`: the externals are new ones in the old
     /// places, and the daemons have adopted the restored offload processes. No answer.
     Restored {
@@ -233,12 +316,13 @@ pub enum CaptureEvent {
         id: ProcessId,
         /// Of the pages file.
         pages: PageFileSummary,
-        /// Of the local store's page file.
-        store: PageFileSummary,
         /// What it took, in moments of the machine's `CLOCK_MONOTONIC`: the process is saved first, then the store. For
         /// reports.
         #[serde(default)]
         steps: Vec<Step>,
+        /// Of the local store's page file, if that was saved, too.
+        #[serde(default)]
+        store: Option<PageFileSummary>,
     },
     /// The process could not be saved; it goes on unharmed.
     Failed {
@@ -324,6 +408,8 @@ pub enum CardToSupervisor {
     Status {
         /// All offload processes of this card.
         processes: Vec<ProcessStatus>,
+        /// Bytes of its memory that nobody uses.
+        free: u64,
     },
     /// The request failed; the daemon and all other processes go on.
     Failed {

@@ -118,7 +118,7 @@ pub trait Engine {
     fn restore(&self, order: RestoreOrder<'_>) -> Result<Box<dyn Child>, EngineError>;
 }
 
-/// A launched or restored process. Dropping it does not end the process.
+/// A launched or restored process. Dropping one that was never started ends it, and waits until nothing of it is left.
 pub trait Child {
     /// Its id as the daemon sees it.
     fn pid(&self) -> i32;

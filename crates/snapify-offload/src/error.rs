@@ -92,6 +92,8 @@ pub enum DeathCause {
     },
     /// The daemon of its card is gone, and so is everything on the card.
     CardLost,
+    /// It was swapped out, and its supervisor is gone.
+    Abandoned,
     /// The host ended it.
     Destroyed,
     /// What it wrote into its command rings makes no sense.
@@ -121,6 +123,7 @@ impl fmt::Display for DeathCause {
                 Ok(())
             }
             Self::CardLost => f.write_str("the card's daemon is gone"),
+            Self::Abandoned => f.write_str("it was swapped out, and snapify run has ended"),
             Self::Destroyed => f.write_str("it was destroyed"),
             Self::Damaged(what) => write!(f, "its command rings are damaged: {what}"),
         }

@@ -46,18 +46,42 @@ pub enum HostRequest {
         /// Which.
         id: ProcessId,
     },
-    /// Begin to save it. Descriptors: completion channel, engine's description, pages, local store.
+    /// Begin to save it. Descriptors: completion channel, engine's description, pages, and with `store` local store.
     Capture {
         /// Which.
         id: ProcessId,
         /// Whether it stands still afterwards until the coordinator decides.
         hold: bool,
+        /// Whether the local store is saved, too. If not, whoever asks copies it while the process stands still.
+        store: bool,
     },
-    /// Open the gate on its side.
+    /// Open the gate on its side. A process that was rebuilt by [`Restore`](Self::Restore) runs from here on.
     Resume {
         /// Which.
         id: ProcessId,
     },
+    /// Say how much memory there is.
+    Room,
+    /// Rebuild a process, stopped and paused. Descriptors: engine's description, pages, local store, standard output,
+    /// standard error.
+    Restore {
+        /// Which.
+        id: ProcessId,
+        /// Bytes of memory that its local store needs: refused where there are not as many.
+        bytes: u64,
+        /// What the third descriptor is.
+        store: StoreForm,
+    },
+}
+
+/// As what a local store is given to a card.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StoreForm {
+    /// A page file.
+    Pages,
+    /// The store of another card, of a process that stands still.
+    Store,
 }
 
 /// A program that the host process brings along.
@@ -120,6 +144,18 @@ pub enum CardReply {
     CaptureStarted,
     /// Its gate is open.
     Resumed,
+    /// So much memory there is.
+    Room {
+        /// Bytes of the card.
+        memory: u64,
+        /// Bytes of it that nobody uses.
+        free: u64,
+    },
+    /// It is complete, stopped and paused. Descriptor: its local store.
+    Restored {
+        /// Its id as the daemon sees it.
+        pid: i32,
+    },
 }
 
 // ------------------------------------------------------------------ daemon and offload process

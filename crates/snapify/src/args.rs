@@ -28,8 +28,12 @@ pub enum Command {
     Run(Run),
     Checkpoint(Checkpoint),
     Restart(Restart),
+    SwapOut(SwapOut),
+    SwapIn(SwapIn),
+    Migrate(Migrate),
     Check(Check),
     Ps(Ps),
+    Cards(Cards),
     Inspect(Inspect),
     Verify(Verify),
     Clean(crate::cleaning::CleanArgs),
@@ -209,6 +213,83 @@ pub struct Check {
     pub json: bool,
 }
 
+/// Save an offload process of a running application, and free all of the card's memory that it has.
+///
+/// The program runs on until it needs the process, and then waits. The image is removed when the process is swapped in, or
+/// when the application ends.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    snapify swap-out 4711 /scratch/swap             the one offload process that there is\n  \
+    snapify swap-out 4711 /scratch/swap --card 1    the one on card 1")]
+pub struct SwapOut {
+    /// The host process
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+    /// Where the image goes: created if missing; not a directory of snapshots
+    pub dir: PathBuf,
+    /// The offload process, by its id as `ps` shows it, or the beginning of that
+    #[arg(long, value_name = "ID", value_parser = parse_process)]
+    pub process: Option<String>,
+    /// The offload process on this card
+    #[arg(long, value_name = "N")]
+    pub card: Option<u32>,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Bring an offload process that is swapped out back, to any card with enough memory.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    snapify swap-in 4711 0\n  \
+    snapify swap-in 4711 1 --process 3f0a")]
+pub struct SwapIn {
+    /// The host process
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+    /// The card
+    pub card: u32,
+    /// The offload process, by its id as `ps` shows it, or the beginning of that
+    #[arg(long, value_name = "ID", value_parser = parse_process)]
+    pub process: Option<String>,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Move an offload process of a running application to another card, without a stop on disk.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    snapify migrate 4711 1             the one offload process that there is\n  \
+    snapify migrate 4711 1 --from 0    the one on card 0")]
+pub struct Migrate {
+    /// The host process
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+    /// The card that it goes to
+    pub card: u32,
+    /// The offload process, by its id as `ps` shows it, or the beginning of that
+    #[arg(long, value_name = "ID", value_parser = parse_process)]
+    pub process: Option<String>,
+    /// The offload process on this card
+    #[arg(long, value_name = "N")]
+    pub from: Option<u32>,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// List the cards of running applications: memory used and free, and what is on them.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    snapify cards\n  \
+    snapify cards --json | jq '.cards[] | select(.free > 1e9)'")]
+pub struct Cards {
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// List running applications with their cards and offload processes.
 #[derive(Args, Debug)]
 pub struct Ps {
@@ -276,6 +357,17 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(wrong)
 }
 
+/// Checks the id of an offload process, or the beginning of one.
+fn parse_process(text: &str) -> Result<String, String> {
+    if (1..=16).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!(
+            "'{text}' is no id of an offload process: those are up to 16 hexadecimal digits"
+        ))
+    }
+}
+
 /// Parses `OLD=NEW`.
 fn parse_card(text: &str) -> Result<(u32, u32), String> {
     let wrong = || format!("'{text}' is not OLD=NEW, two card numbers");
@@ -339,6 +431,14 @@ mod tests {
         assert_eq!(root, (PathBuf::from("/a"), PathBuf::from("/b c")));
         for wrong in ["/a", "a=/b", "/a=b", "=/b", "/a="] {
             assert!(parse_root(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn processes() {
+        assert_eq!(parse_process("3F0a"), Ok("3F0a".into()));
+        for wrong in ["", "0x1", "00000000000000000"] {
+            assert!(parse_process(wrong).is_err(), "{wrong}");
         }
     }
 

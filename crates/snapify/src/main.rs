@@ -9,6 +9,7 @@ mod plan;
 mod progress;
 mod report;
 mod schedule;
+mod swap;
 mod units;
 
 use anyhow::Result;
@@ -17,6 +18,7 @@ use clap::{CommandFactory, Parser};
 use progress::Progress;
 use snapify_job::{
     CardDaemonOptions, CheckpointOptions, Files, Outside, RestartOptions, RunOptions, Schedule,
+    Which,
 };
 use std::process::ExitCode;
 
@@ -107,6 +109,37 @@ fn execute(command: Command) -> Result<ExitCode> {
             // No display: standard error is the program's as well.
             Ok(snapify_job::restart(&options, &mut ())?.map_or(ExitCode::SUCCESS, exit::like))
         }
+        Command::SwapOut(swap) => {
+            let which = Which {
+                process: swap.process,
+                card: swap.card,
+            };
+            let mut progress = Progress::new();
+            let done = snapify_job::swap_out(swap.pid, &swap.dir, &which, &mut progress);
+            progress.finish();
+            swap::report(&done?, swap.json)
+        }
+        Command::SwapIn(swap) => {
+            let which = Which {
+                process: swap.process,
+                card: None,
+            };
+            let mut progress = Progress::new();
+            let done = snapify_job::swap_in(swap.pid, swap.card, &which, &mut progress);
+            progress.finish();
+            swap::report(&done?, swap.json)
+        }
+        Command::Migrate(migrate) => {
+            let which = Which {
+                process: migrate.process,
+                card: migrate.from,
+            };
+            let mut progress = Progress::new();
+            let done = snapify_job::migrate(migrate.pid, migrate.card, &which, &mut progress);
+            progress.finish();
+            swap::report(&done?, migrate.json)
+        }
+        Command::Cards(cards) => swap::cards(&snapify_job::applications()?, cards.json),
         Command::Check(check) => {
             report::check(check.pid, &snapify_job::check(check.pid)?, check.json)
         }

@@ -42,6 +42,7 @@ impl Observer for Progress {
                 Phase::Resuming => "resuming",
                 Phase::StartingCards => "starting",
                 Phase::Restoring => "restoring",
+                Phase::Moving => "moving",
             }),
             Event::Total(bytes) => {
                 self.total += bytes;

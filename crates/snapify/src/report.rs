@@ -4,13 +4,13 @@ use crate::units::{bytes, seconds};
 use anyhow::Result;
 use serde::Serialize;
 use serde_json::json;
-use snapify_job::{ApplicationStatus, CheckpointReport};
+use snapify_job::{ApplicationStatus, CheckpointReport, OffloadProcessStatus};
 use snapify_proc::Obstacle;
 use snapify_store::{InspectReport, VerifyReport};
 use std::process::ExitCode;
 use std::time::Duration;
 
-fn print_json(value: &impl Serialize) -> Result<()> {
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     println!("{}", serde_json::to_string(value)?);
     Ok(())
 }
@@ -88,17 +88,23 @@ pub fn applications(applications: &[ApplicationStatus], as_json: bool) -> Result
             bytes(used),
             application.program.join(" "),
         );
+        let is_away = |process: &OffloadProcessStatus| process.swapped_to.is_some();
         for card in &application.cards {
+            if card.state != "up" {
+                println!("          card {}: {}", card.index, card.state);
+                continue;
+            }
             println!(
-                "          card {}: {} of {} in buffers",
+                "          card {}: {} of {} in buffers, {} free",
                 card.index,
                 bytes(card.used),
-                bytes(card.memory)
+                bytes(card.memory),
+                bytes(card.free)
             );
             for process in application
                 .processes
                 .iter()
-                .filter(|process| process.card == card.index)
+                .filter(|process| process.card == card.index && !is_away(process))
             {
                 println!(
                     "            offload process {} (process {}), {}, {} in buffers",
@@ -108,6 +114,23 @@ pub fn applications(applications: &[ApplicationStatus], as_json: bool) -> Result
                     bytes(process.store_bytes)
                 );
             }
+        }
+        for process in application
+            .processes
+            .iter()
+            .filter(|process| is_away(process))
+        {
+            println!(
+                "          offload process {}, swapped out from card {} to {}, {} in buffers",
+                process.id,
+                process.card,
+                process
+                    .swapped_to
+                    .as_deref()
+                    .unwrap_or("".as_ref())
+                    .display(),
+                bytes(process.store_bytes)
+            );
         }
     }
     Ok(ExitCode::SUCCESS)

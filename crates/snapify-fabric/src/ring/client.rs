@@ -1,8 +1,8 @@
 //! The client's side of a ring.
 
 use super::{
-    CLOSED, HEAD, Head, MAX_PAYLOAD, Patience, RingError, SEQUENCE, Shared, Spin, count, place,
-    reached, record_bytes,
+    CLOSED, HEAD, HEADER, Head, MAX_PAYLOAD, Patience, RingError, SEQUENCE, Shared, Spin, count,
+    place, reached, record_bytes,
 };
 use crate::window::Mapping;
 use std::collections::{HashMap, VecDeque};
@@ -229,6 +229,18 @@ impl RingClient {
         let state = self.lock();
         let completed = self.shared.word(place::COMPLETED).load(Ordering::Acquire);
         state.last == count(completed)
+    }
+
+    /// Offset in the window of the word on which threads of this side sleep.
+    #[must_use]
+    pub fn sleeping_place(&self) -> u64 {
+        self.shared.start + place::COMPLETED
+    }
+
+    /// Offset in the window of the ring, and its length in bytes.
+    #[must_use]
+    pub fn extent(&self) -> (u64, u64) {
+        (self.shared.start, HEADER + self.shared.room)
     }
 
     /// Closes the ring: all waiting on both sides ends, no request is taken any more.

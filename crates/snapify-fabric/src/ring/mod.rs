@@ -170,6 +170,7 @@ impl Shared {
     /// From client to server.
     fn requests(&self) -> Direction<'_> {
         Direction {
+            window: &self.window,
             word: self.word(place::SUBMITTED),
             cpu: self.word(place::CLIENT_CPU),
         }
@@ -178,6 +179,7 @@ impl Shared {
     /// From server to client.
     fn answers(&self) -> Direction<'_> {
         Direction {
+            window: &self.window,
             word: self.word(place::COMPLETED),
             cpu: self.word(place::SERVER_CPU),
         }
@@ -260,6 +262,8 @@ impl Head {
 
 /// The words of one direction of a ring: one side counts up, the other waits.
 struct Direction<'a> {
+    /// Where the words lie.
+    window: &'a Mapping,
     /// Counts records.
     word: &'a AtomicU32,
     /// Where the counting side last ran.
@@ -291,7 +295,7 @@ impl Direction<'_> {
             // Sleeps only while the count is the same and the bit is set: so the next who counts up wakes. That holds
             // for a restored process, too, whose window was saved before it set the bit: the system call begins
             // again and finds another value.
-            futex::wait(self.word, Scope::Shared, value);
+            self.window.sleep(self.word, value);
             let value = self.word.load(Ordering::Acquire);
             if over(value) {
                 return value;

@@ -8,12 +8,13 @@ use crate::timing::note_capture;
 use snapify_fabric::Channel;
 use snapify_offload::control::{
     CaptureDecision, CaptureEvent, CaptureProcess, HostToSupervisor, PausedProcess, ProcessId,
-    SupervisorToHost,
+    Step, SupervisorToHost,
 };
 use snapify_report::Recorder;
-use snapify_store::{MemberDir, PageFileSummary, Progress, Staging};
+use snapify_store::{MemberDir, PageFile, PageFileSummary, Progress, Staging};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 /// The offload processes being captured.
 #[derive(Default)]
@@ -24,7 +25,8 @@ pub(super) struct Captures {
 struct Capture {
     process: PausedProcess,
     member: MemberDir,
-    completion: Channel,
+    /// Tells how far it is; nothing if the process is swapped out, and its image only has to be copied.
+    completion: Option<Channel>,
     summaries: Option<(PageFileSummary, PageFileSummary)>,
 }
 
@@ -43,8 +45,18 @@ impl Captures {
                 peer: name(process),
                 source,
             };
-            let (ours, theirs) = Channel::pair().map_err(lost)?;
             let member = staging.member(&offload_member(process.id))?;
+            if let Some(image) = &process.swapped_out {
+                let summaries = copy_image(image, &member)?;
+                captures.processes.push(Capture {
+                    process: process.clone(),
+                    member,
+                    completion: None,
+                    summaries: Some(summaries),
+                });
+                continue;
+            }
+            let (ours, theirs) = Channel::pair().map_err(lost)?;
             let files: Vec<File> = [PROCESS_FILE, PAGES_FILE, STORE_FILE]
                 .iter()
                 .map(|file| member.create(file))
@@ -68,7 +80,7 @@ impl Captures {
             captures.processes.push(Capture {
                 process: process.clone(),
                 member,
-                completion: ours,
+                completion: Some(ours),
                 summaries: None,
             });
         }
@@ -84,32 +96,17 @@ impl Captures {
         recorder: &Recorder,
     ) -> Result<(), JobError> {
         for capture in &mut self.processes {
-            let failed = |why| JobError::Member {
-                member: name(&capture.process),
-                why,
-            };
-            while capture.summaries.is_none() {
-                super::await_message(&capture.completion, link, host, pid)?;
-                let event = match capture.completion.recv::<CaptureEvent>() {
-                    Ok((event, _)) => event,
-                    Err(snapify_fabric::ChannelError::Closed) => {
-                        return Err(failed("it or its card died during the capture".into()));
-                    }
-                    Err(error) => return Err(failed(error.to_string())),
-                };
-                match event {
-                    CaptureEvent::Progress { bytes, .. } => link.advance(bytes),
-                    CaptureEvent::Done {
-                        pages,
-                        store,
-                        steps,
-                        ..
-                    } => {
-                        note_capture(recorder, &capture.process, &steps, &pages, &store);
-                        capture.summaries = Some((pages, store));
-                    }
-                    CaptureEvent::Failed { message, .. } => return Err(failed(message)),
-                }
+            if capture.summaries.is_none()
+                && let Some(completion) = &capture.completion
+            {
+                let name = name(&capture.process);
+                let Captured {
+                    pages,
+                    store,
+                    steps,
+                } = await_capture(completion, &name, link, host, pid)?;
+                note_capture(recorder, &capture.process, &steps, &pages, &store);
+                capture.summaries = Some((pages, store));
             }
             if let Some((pages, store)) = &capture.summaries {
                 capture.member.record_file(PROCESS_FILE)?;
@@ -123,8 +120,10 @@ impl Captures {
     /// Ends the offload processes, which stand still.
     pub(super) fn terminate(&self) {
         for capture in &self.processes {
-            // One that is gone needs no ending.
-            let _ = capture.completion.send(&CaptureDecision::Terminate, &[]);
+            if let Some(completion) = &capture.completion {
+                // One that is gone needs no ending.
+                let _ = completion.send(&CaptureDecision::Terminate, &[]);
+            }
         }
     }
 
@@ -139,6 +138,83 @@ impl Captures {
             .as_ref()
             .map(|(pages, store)| (pages, store))
     }
+}
+
+/// What a capture has saved, and what it took.
+pub(crate) struct Captured {
+    pub pages: PageFileSummary,
+    pub store: PageFileSummary,
+    pub steps: Vec<Step>,
+}
+
+/// Waits until a capture is done. `member` is what errors call
+/// the process.
+///
+/// # Errors
+/// If it fails, whoever asked for it has gone, or the host process ends.
+pub(crate) fn await_capture(
+    completion: &Channel,
+    member: &str,
+    link: &Link,
+    host: &OwnedFd,
+    pid: i32,
+) -> Result<Captured, JobError> {
+    let failed = |why| JobError::Member {
+        member: member.to_owned(),
+        why,
+    };
+    loop {
+        super::await_message(completion, link, host, pid)?;
+        match completion.recv::<CaptureEvent>() {
+            Ok((CaptureEvent::Progress { bytes, .. }, _)) => link.advance(bytes),
+            Ok((
+                CaptureEvent::Done {
+                    pages,
+                    store,
+                    steps,
+                    ..
+                },
+                _,
+            )) => {
+                let missing = || failed("its local store was not saved".into());
+                return Ok(Captured {
+                    pages,
+                    store: store.ok_or_else(missing)?,
+                    steps,
+                });
+            }
+            Ok((CaptureEvent::Failed { message, .. }, _)) => return Err(failed(message)),
+            Err(snapify_fabric::ChannelError::Closed) => {
+                return Err(failed("it or its card died during the capture".into()));
+            }
+            Err(error) => return Err(failed(error.to_string())),
+        }
+    }
+}
+
+/// Makes the image of a process that is swapped out a member of the snapshot.
+fn copy_image(
+    image: &Path,
+    member: &MemberDir,
+) -> Result<(PageFileSummary, PageFileSummary), JobError> {
+    let copy = |name: &str| {
+        let path = image.join(name);
+        let failed = |source| JobError::File {
+            operation: "copy",
+            path: path.clone(),
+            source,
+        };
+        let mut from = File::open(&path).map_err(failed)?;
+        let mut to = member.create(name)?;
+        std::io::copy(&mut from, &mut to).map_err(failed)?;
+        Ok::<_, JobError>((from, path.clone()))
+    };
+    let pages = |name: &str| {
+        let (file, path) = copy(name)?;
+        Ok::<_, JobError>(*PageFile::open(file, path)?.summary())
+    };
+    copy(PROCESS_FILE)?;
+    Ok((pages(PAGES_FILE)?, pages(STORE_FILE)?))
 }
 
 fn name(process: &PausedProcess) -> String {

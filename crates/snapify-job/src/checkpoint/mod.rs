@@ -12,7 +12,9 @@ mod worker;
 
 pub use live::Live;
 pub(crate) use live::clean_up_after_worker;
-pub(crate) use worker::{Ending, Worker, start_worker};
+pub(crate) use members::{Captured, await_capture};
+pub(crate) use pause::Request;
+pub(crate) use worker::{Ending, Worker, start_swap_worker, start_worker};
 
 use crate::error::JobError;
 use crate::events::{Event, Phase};

@@ -1,17 +1,99 @@
-//! The pause of an application that has offload processes (paper 1, section 4.1), from the coordinator's side.
+//! Requests to the host library of an application, and its pause (paper 1, section 4.1), from the coordinator's side.
 
-use super::await_message;
+use super::{Application, await_message};
 use crate::error::JobError;
 use crate::link::Link;
 use snapify_fabric::Channel;
 use snapify_offload::control::{HostToSupervisor, PausedProcess, SupervisorToHost};
 use snapify_offload::engine::External;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A paused application. Dropping it lets the application go on.
-pub(super) struct Pause<'a> {
+/// The connection to a host library, for one who makes requests and waits for the answers.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
     agent: &'a Channel,
     pid: i32,
+}
+
+impl<'a> Request<'a> {
+    /// To the host library of an application.
+    ///
+    /// # Errors
+    /// If it has none: it uses no cards.
+    pub(crate) fn new(application: &Application<'a>) -> Result<Self, JobError> {
+        Ok(Self {
+            agent: application.agent.ok_or_else(crate::swap::no_cards)?,
+            pid: application.host,
+        })
+    }
+
+    /// For a request that pauses something.
+    pub(crate) fn pausing(self) -> Pause<'a> {
+        Pause {
+            request: self,
+            ended: false,
+        }
+    }
+
+    /// Sends the host library a message.
+    pub(crate) fn send(
+        &self,
+        message: &SupervisorToHost,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), JobError> {
+        self.agent
+            .send(message, descriptors)
+            .map_err(|source| self.lost(source))
+    }
+
+    /// Waits for the host library's answer, as long as whoever asked is there.
+    pub(crate) fn answer(&self, link: &Link, host: &OwnedFd) -> Result<HostToSupervisor, JobError> {
+        await_message(self.agent, link, host, self.pid)?;
+        self.receive()
+    }
+
+    /// Waits for the host library's answer, whoever is there.
+    pub(crate) fn await_answer(&self, host: &OwnedFd) -> Result<HostToSupervisor, JobError> {
+        let ready = crate::processes::wait_readable(&[self.agent.as_fd(), host.as_fd()], None)?;
+        if ready.get(1) == Some(&true) {
+            return Err(JobError::Died { pid: self.pid });
+        }
+        self.receive()
+    }
+
+    /// Receives the host library's answer, for which nobody else waits.
+    pub(crate) fn receive(&self) -> Result<HostToSupervisor, JobError> {
+        Ok(self.agent.recv().map_err(|source| self.lost(source))?.0)
+    }
+
+    /// Turns an answer that is none into an error.
+    pub(crate) fn unexpected(&self, answer: HostToSupervisor) -> JobError {
+        let why = match answer {
+            HostToSupervisor::Failed { message } => message,
+            other => format!("its host library answered {other:?}"),
+        };
+        JobError::Member {
+            member: "the host process".into(),
+            why,
+        }
+    }
+
+    fn lost(&self, source: snapify_fabric::ChannelError) -> JobError {
+        if matches!(source, snapify_fabric::ChannelError::Closed) {
+            JobError::Died { pid: self.pid }
+        } else {
+            JobError::Connection {
+                peer: "the host process".into(),
+                source,
+            }
+        }
+    }
+}
+
+/// A paused application, or offload process of one. Dropping it lets it go on.
+pub(crate) struct Pause<'a> {
+    request: Request<'a>,
     ended: bool,
 }
 
@@ -29,11 +111,7 @@ impl<'a> Pause<'a> {
         host: &OwnedFd,
         pid: i32,
     ) -> Result<(Self, Paused), JobError> {
-        let pause = Self {
-            agent,
-            pid,
-            ended: false,
-        };
+        let pause = Request { agent, pid }.pausing();
         pause.send(&SupervisorToHost::Pause, &[])?;
         // From here on, whatever happens, dropping the value lets the application go on.
         match pause.answer(link, host)? {
@@ -48,40 +126,6 @@ impl<'a> Pause<'a> {
                 },
             )),
             other => Err(pause.unexpected(other)),
-        }
-    }
-
-    /// Sends the host library a message.
-    pub(super) fn send(
-        &self,
-        message: &SupervisorToHost,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Result<(), JobError> {
-        self.agent
-            .send(message, descriptors)
-            .map_err(|source| self.lost(source))
-    }
-
-    /// Waits for the host library's answer.
-    pub(super) fn answer(&self, link: &Link, host: &OwnedFd) -> Result<HostToSupervisor, JobError> {
-        await_message(self.agent, link, host, self.pid)?;
-        self.receive()
-    }
-
-    /// Receives the host library's answer, for which nobody else waits.
-    pub(super) fn receive(&self) -> Result<HostToSupervisor, JobError> {
-        Ok(self.agent.recv().map_err(|source| self.lost(source))?.0)
-    }
-
-    /// Turns an answer that is none into an error.
-    pub(super) fn unexpected(&self, answer: HostToSupervisor) -> JobError {
-        let why = match answer {
-            HostToSupervisor::Failed { message } => message,
-            other => format!("its host library answered {other:?}"),
-        };
-        JobError::Member {
-            member: "the host process".into(),
-            why,
         }
     }
 
@@ -100,33 +144,22 @@ impl<'a> Pause<'a> {
         }
     }
 
-    /// The application has ended: there is nothing to resume.
-    pub(super) fn forget(mut self) {
+    /// There is nothing to resume any more.
+    pub(crate) fn forget(mut self) {
         self.ended = true;
     }
 
     fn await_resumed(&self, host: &OwnedFd) -> Result<(), JobError> {
-        use std::os::fd::AsFd;
-        loop {
-            let ready = crate::processes::wait_readable(&[self.agent.as_fd(), host.as_fd()], None)?;
-            if ready.get(1) == Some(&true) {
-                return Err(JobError::Died { pid: self.pid });
-            }
-            if matches!(self.receive()?, HostToSupervisor::Resumed) {
-                return Ok(());
-            }
-        }
+        while !matches!(self.await_answer(host)?, HostToSupervisor::Resumed) {}
+        Ok(())
     }
+}
 
-    fn lost(&self, source: snapify_fabric::ChannelError) -> JobError {
-        if matches!(source, snapify_fabric::ChannelError::Closed) {
-            JobError::Died { pid: self.pid }
-        } else {
-            JobError::Connection {
-                peer: "the host process".into(),
-                source,
-            }
-        }
+impl<'a> Deref for Pause<'a> {
+    type Target = Request<'a>;
+
+    fn deref(&self) -> &Request<'a> {
+        &self.request
     }
 }
 

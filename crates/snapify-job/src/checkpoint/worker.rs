@@ -8,6 +8,7 @@ use super::{Application, Manner, checkpoint};
 use crate::error::JobError;
 use crate::link::Link;
 use crate::protocol::Reply;
+use crate::swap::{Cards, Order};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{ForkResult, fork, setsid};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
@@ -34,6 +35,26 @@ pub(crate) fn start_worker(
         let reply = match checkpoint(application, dir, manner, &link) {
             Ok(report) => Reply::Done { report },
             Err(JobError::TryAgain) => return Ending::TryAgain,
+            Err(error) => Reply::Failed {
+                message: error.to_string(),
+            },
+        };
+        link.reply(&reply);
+        Ending::Done
+    })
+}
+
+/// Forks a worker that swaps or moves an offload process of `application` and tells `asker` about it.
+pub(crate) fn start_swap_worker(
+    application: &Application<'_>,
+    cards: &Cards,
+    order: &Order,
+    asker: Channel,
+) -> Result<Worker, JobError> {
+    fork_worker(|| {
+        let link = Link::new(asker);
+        let reply = match crate::swap::carry_out(application, cards, order, &link) {
+            Ok(report) => Reply::Swapped { report },
             Err(error) => Reply::Failed {
                 message: error.to_string(),
             },

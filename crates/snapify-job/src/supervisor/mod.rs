@@ -5,6 +5,7 @@
 mod agents;
 mod program;
 mod requests;
+mod status;
 
 pub(crate) use agents::host_id;
 pub(crate) use program::Program;
@@ -17,7 +18,7 @@ use crate::runtime_dir::{ApplicationDir, RuntimeDir};
 use crate::schedule::{Prepared, Schedule, WatcherProcess};
 use crate::signals::Signals;
 use agents::Agent;
-use requests::CheckpointRequest;
+use requests::QueuedRequest;
 use snapify_fabric::{Channel, ChannelError, Listener};
 use snapify_store::ProgramIdentity;
 use std::collections::VecDeque;
@@ -155,8 +156,8 @@ pub(crate) struct Supervisor {
     /// Connections of which nothing has been heard yet.
     strangers: Vec<Channel>,
     clients: Vec<Channel>,
-    waiting: VecDeque<CheckpointRequest>,
-    working: Option<(Worker, CheckpointRequest)>,
+    waiting: VecDeque<QueuedRequest>,
+    working: Option<(Worker, QueuedRequest)>,
     /// What takes snapshots by the clock.
     watcher: Option<WatcherProcess>,
     house: House,
@@ -349,6 +350,6 @@ impl Supervisor {
 
     /// How long to wait for events: a checkpoint that waits for the host library's connection does so briefly.
     fn patience(&self) -> Option<Duration> {
-        self.waiting.front().and_then(CheckpointRequest::patience)
+        self.waiting.front().and_then(QueuedRequest::patience)
     }
 }

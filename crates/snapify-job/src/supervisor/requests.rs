@@ -1,11 +1,14 @@
 //! What the command line asks of a supervisor.
 
 use super::Supervisor;
-use crate::checkpoint::{Application, Manner, clean_up_after_worker, start_worker};
-use crate::protocol::{ApplicationStatus, CardStatus, OffloadProcessStatus, Reply, Request};
+use crate::checkpoint::{
+    Application, Manner, clean_up_after_worker, start_swap_worker, start_worker,
+};
+use crate::protocol::{Reply, Request};
+use crate::swap::{Cards, Order};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use snapify_fabric::Channel;
-use snapify_offload::control::{CardToSupervisor, SupervisorToCard, SupervisorToHost};
+use snapify_offload::control::SupervisorToHost;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -13,16 +16,23 @@ use std::time::{Duration, Instant};
 /// How long a checkpoint waits for a host library that seems to be connecting just now.
 const CONNECTING: Duration = Duration::from_millis(300);
 
-/// A checkpoint that was asked for.
-pub(super) struct CheckpointRequest {
-    dir: PathBuf,
-    manner: Manner,
+/// Something that takes long and was asked for.
+pub(super) struct QueuedRequest {
+    work: Work,
     asker: Channel,
     /// Until when it waits for the host library to connect, once it has met a socket that may be its.
     until: Option<Instant>,
 }
 
-impl CheckpointRequest {
+/// What is to be done.
+enum Work {
+    /// A snapshot.
+    Checkpoint { dir: PathBuf, manner: Manner },
+    /// A swap or a move.
+    Swap(Order),
+}
+
+impl QueuedRequest {
     /// How long events may keep it waiting.
     pub(super) fn patience(&self) -> Option<Duration> {
         self.until
@@ -35,7 +45,7 @@ impl Supervisor {
     pub(super) fn serve(&mut self, client: Channel) {
         match client.recv::<Request>() {
             Ok((Request::Status, _)) => {
-                let status = self.status();
+                let status = self.status(self.doing());
                 let _ = client.send_now(&Reply::Status { status }, &[]);
             }
             Ok((
@@ -48,23 +58,29 @@ impl Supervisor {
                 },
                 _,
             )) => {
-                self.waiting.push_back(CheckpointRequest {
-                    dir,
-                    manner: Manner {
-                        stop,
-                        live,
-                        outside,
-                        after,
-                    },
-                    asker: client,
-                    until: None,
-                });
+                let manner = Manner {
+                    stop,
+                    live,
+                    outside,
+                    after,
+                };
+                self.queue(Work::Checkpoint { dir, manner }, client);
             }
+            Ok((Request::Swap { order }, _)) => self.queue(Work::Swap(order), client),
             Err(_) => {}
         }
     }
 
-    /// Starts the next checkpoint, if one is waiting and none is being taken.
+    /// Requests for one application come one after the other.
+    fn queue(&mut self, work: Work, asker: Channel) {
+        self.waiting.push_back(QueuedRequest {
+            work,
+            asker,
+            until: None,
+        });
+    }
+
+    /// Starts what was asked for next, if nothing is being done.
     pub(super) fn start_waiting(&mut self) {
         // A host library that has connected, or is about to, must be heard first: it belongs to the snapshot.
         let connecting = readable(&self.house.agents) || !self.strangers.is_empty();
@@ -97,8 +113,13 @@ impl Supervisor {
             .try_clone_to_owned()
             .map(Channel::from_fd);
         let started = asker.map_err(|error| error.to_string()).and_then(|asker| {
-            start_worker(&application, &request.dir, request.manner, asker)
-                .map_err(|error| error.to_string())
+            match &request.work {
+                Work::Checkpoint { dir, manner } => start_worker(&application, dir, *manner, asker),
+                Work::Swap(order) => {
+                    start_swap_worker(&application, &self.card_numbers(), order, asker)
+                }
+            }
+            .map_err(|error| error.to_string())
         });
         let Some(request) = self.waiting.pop_front() else {
             return;
@@ -128,10 +149,34 @@ impl Supervisor {
                 if let Some(agent) = self.agent() {
                     let _ = agent.channel.send_now(&SupervisorToHost::Resume, &[]);
                 }
-                let message =
-                    "the process that took the checkpoint died; no snapshot was made".into();
+                let message = match &request.work {
+                    Work::Checkpoint { .. } => {
+                        "the process that took the checkpoint died; no snapshot was made".into()
+                    }
+                    Work::Swap(order) => format!(
+                        "the process that did the {} died; snapify ps tells where the offload process is",
+                        order.name()
+                    ),
+                };
                 let _ = request.asker.send_now(&Reply::Failed { message }, &[]);
             }
+        }
+    }
+
+    /// What is being done.
+    fn doing(&self) -> &'static str {
+        match self.working.as_ref().map(|(_, request)| &request.work) {
+            None => "running",
+            Some(Work::Checkpoint { .. }) => "checkpoint",
+            Some(Work::Swap(order)) => order.name(),
+        }
+    }
+
+    fn card_numbers(&self) -> Cards {
+        Cards {
+            card_of: self.card_of.clone(),
+            count: u32::try_from(self.cards.len()).unwrap_or(u32::MAX),
+            lost: self.lost_cards.clone(),
         }
     }
 
@@ -151,52 +196,6 @@ impl Supervisor {
         if let Some((worker, _)) = &self.working {
             let _ = crate::processes::wait_readable(&[worker.as_fd()], None);
             self.end_worker();
-        }
-    }
-
-    fn status(&self) -> ApplicationStatus {
-        let mut cards = Vec::new();
-        let mut processes = Vec::new();
-        for (index, card) in self.cards.iter().enumerate() {
-            let mut used = 0;
-            if !self.is_lost(index)
-                && let Ok((CardToSupervisor::Status { processes: found }, _)) =
-                    card.request(&SupervisorToCard::Status, &[])
-            {
-                for process in found {
-                    used += process.store_bytes;
-                    let state = serde_json::to_value(process.state).ok();
-                    processes.push(OffloadProcessStatus {
-                        id: process.id.to_string(),
-                        card: card.info.index,
-                        pid: crate::processes::descendant(card.pid(), process.pid).unwrap_or(0),
-                        store_bytes: process.store_bytes,
-                        state: state
-                            .and_then(|state| Some(state.as_str()?.to_owned()))
-                            .unwrap_or_default(),
-                    });
-                }
-            }
-            cards.push(CardStatus {
-                index: card.info.index,
-                pid: card.pid(),
-                memory: card.info.memory,
-                used,
-            });
-        }
-        ApplicationStatus {
-            pid: self.program.pid(),
-            supervisor: std::process::id().cast_signed(),
-            program: self.origin.program.clone(),
-            state: if self.working.is_some() {
-                "checkpoint"
-            } else {
-                "running"
-            }
-            .into(),
-            restarted_from: self.origin.restarted_from.clone(),
-            cards,
-            processes,
         }
     }
 }

@@ -4,6 +4,7 @@
 use super::Daemon;
 use super::fork::{Worker, spawn};
 use super::process::{unknown, words};
+use super::sparse::data_ranges;
 use crate::control::{CaptureDecision, CaptureEvent, ProcessId, ProcessState, Step};
 use crate::engine::{
     AfterCapture, CaptureFiles, CaptureOrder, Engine, EngineError, External, PageFileSummary,
@@ -11,9 +12,8 @@ use crate::engine::{
 };
 use crate::steps::Stopwatch;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::SeekFrom;
 use snapify_fabric::{Channel, SharedFile};
-use snapify_store::{PAGE_SIZE, PageRange, PageSource, SpaceId};
+use snapify_store::{PageSource, SpaceId};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,20 +57,27 @@ impl AsFd for Capture {
 }
 
 impl Daemon {
-    /// Begins to save a paused process. Descriptors: completion channel, description, pages, local store.
+    /// Begins to save a paused process. Descriptors: completion channel, description, pages, and with `store` the local
+    /// store.
     pub(super) fn capture(
         &mut self,
         id: ProcessId,
         hold: bool,
-        fds: Vec<OwnedFd>,
+        store: bool,
+        mut fds: Vec<OwnedFd>,
     ) -> Result<(), String> {
         let process = self.processes.get_mut(&id).ok_or_else(|| unknown(id))?;
         if process.state != ProcessState::Paused {
             return Err(format!("offload process {id} is not paused"));
         }
-        let [completion, meta, pages, store]: [OwnedFd; 4] = fds
+        let store = if store {
+            fds.pop().map(File::from)
+        } else {
+            None
+        };
+        let [completion, meta, pages]: [OwnedFd; 3] = fds
             .try_into()
-            .map_err(|_| "a capture needs a channel and three files")?;
+            .map_err(|_| "a capture needs a channel and its files")?;
         let completion = Channel::from_fd(completion);
         let order = Order {
             id,
@@ -80,7 +87,7 @@ impl Daemon {
             hold,
         };
         let engine = &*self.engine;
-        let work = || order.carry_out(engine, &completion, meta.into(), pages.into(), store.into());
+        let work = || order.carry_out(engine, &completion, meta.into(), pages.into(), store);
         let worker =
             spawn(work).map_err(|error| format!("cannot start another process: {error}"))?;
         process.state = ProcessState::Capturing;
@@ -131,25 +138,29 @@ impl Order<'_> {
         completion: &Channel,
         meta: File,
         pages: File,
-        store: File,
+        mut store: Option<File>,
     ) -> u8 {
         let progress = Reporter {
             id: self.id,
             completion,
             untold: AtomicU64::new(0),
         };
-        let mut store = Some(store);
         let mut saved_store = None;
+        let mut asked = false;
         let mut stopwatch = Stopwatch::absolute();
         let mut steps = Vec::new();
         let mut decision = AfterCapture::Resume;
         let mut during = |pages: &PageFileSummary| -> Result<AfterCapture, EngineError> {
             stopwatch.lap("save process");
-            let out = store
+            if std::mem::replace(&mut asked, true) {
+                return Err("the engine asked for the local store twice".into());
+            }
+            // Without a file for it, somebody else takes care of it.
+            let summary = store
                 .take()
-                .ok_or("the engine asked for the local store twice")?;
-            let summary = save_store(self.store, out, &progress)?;
-            saved_store = Some(summary);
+                .map(|out| save_store(self.store, out, &progress))
+                .transpose()?;
+            saved_store = summary;
             progress.flush();
             stopwatch.lap("save local store");
             steps = stopwatch.take();
@@ -167,20 +178,20 @@ impl Order<'_> {
             progress: &progress,
         };
         let outcome = engine.capture(order);
-        let told = match (outcome, saved_store) {
-            (Ok(_), Some(_)) if self.hold => {
+        let told = match outcome {
+            Ok(_) if !asked => (
+                self.failed("the engine did not save the local store".into()),
+                status::FAILED,
+            ),
+            Ok(_) if self.hold => {
                 return if decision == AfterCapture::Terminate {
                     status::SAVED_AND_ENDED
                 } else {
                     status::SAVED
                 };
             }
-            (Ok(pages), Some(store)) => (self.done(pages, store, steps), status::SAVED),
-            (Ok(_), None) => (
-                self.failed("the engine did not save the local store".into()),
-                status::FAILED,
-            ),
-            (Err(error), _) => (self.failed(words(error)), status::FAILED),
+            Ok(pages) => (self.done(pages, saved_store, steps), status::SAVED),
+            Err(error) => (self.failed(words(error)), status::FAILED),
         };
         // If the coordinator is gone nobody needs to know.
         let _ = completion.send(&told.0, &[]);
@@ -190,7 +201,7 @@ impl Order<'_> {
     fn done(
         &self,
         pages: PageFileSummary,
-        store: PageFileSummary,
+        store: Option<PageFileSummary>,
         steps: Vec<Step>,
     ) -> CaptureEvent {
         CaptureEvent::Done {
@@ -234,33 +245,6 @@ fn save_store(
     )?)
 }
 
-/// The parts of a sparse file that hold data (lseek(2), `SEEK_DATA`), in whole pages.
-fn data_ranges(file: &File, bytes: u64) -> io::Result<Vec<PageRange>> {
-    let mut ranges = Vec::new();
-    let mut at = 0;
-    while at < bytes {
-        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-            Ok(start) => start / PAGE_SIZE * PAGE_SIZE,
-            // No data from here on.
-            Err(rustix::io::Errno::NXIO) => break,
-            Err(errno) => return Err(errno.into()),
-        };
-        let end = rustix::fs::seek(file, SeekFrom::Hole(start.max(at)))?
-            .next_multiple_of(PAGE_SIZE)
-            .min(bytes);
-        if end <= start {
-            break;
-        }
-        ranges.push(PageRange {
-            space: SpaceId(0),
-            start,
-            bytes: end - start,
-        });
-        at = end;
-    }
-    Ok(ranges)
-}
-
 struct StoreSource(File);
 
 impl PageSource for StoreSource {
@@ -302,27 +286,5 @@ impl Progress for Reporter<'_> {
             tv_nsec: 0,
         };
         matches!(poll(&mut fds, Some(&now)), Ok(1..)) && fds[0].revents().contains(PollFlags::HUP)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::FileExt;
-    use std::path::Path;
-
-    #[test]
-    fn holes_of_a_store_are_not_saved() {
-        let store = SharedFile::create_in(Path::new("/dev/shm"), 1 << 40).unwrap();
-        let file = File::from(store.as_fd().try_clone_to_owned().unwrap());
-        assert_eq!(data_ranges(&file, store.bytes()).unwrap(), []);
-        file.write_at(&[1; 5000], 8192).unwrap();
-        file.write_at(&[1; 10], (1 << 40) - 4096).unwrap();
-        let ranges: Vec<_> = data_ranges(&file, store.bytes())
-            .unwrap()
-            .iter()
-            .map(|range| (range.start, range.bytes))
-            .collect();
-        assert_eq!(ranges, [(8192, 8192), ((1 << 40) - 4096, 4096)]);
     }
 }

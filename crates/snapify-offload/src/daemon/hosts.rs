@@ -83,12 +83,22 @@ impl Daemon {
             }
             HostRequest::Resume { id } => {
                 self.owned(host, id)?;
+                self.start_restored(id)?;
                 self.ask(id, request, CardToSink::Resume)?;
             }
-            HostRequest::Capture { id, hold } => {
+            HostRequest::Capture { id, hold, store } => {
                 self.owned(host, id)?;
-                self.capture(id, hold, fds)?;
+                self.capture(id, hold, store, fds)?;
                 return Ok(Some(CardReply::CaptureStarted));
+            }
+            HostRequest::Room => {
+                return Ok(Some(CardReply::Room {
+                    memory: self.memory,
+                    free: self.free_memory(),
+                }));
+            }
+            HostRequest::Restore { id, bytes, store } => {
+                self.restore_for(host, request, id, bytes, store, fds)?;
             }
         }
         Ok(None)

@@ -4,12 +4,14 @@
 //! the work of a forked copy. The daemon lives on whatever happens to applications.
 
 mod capture;
+mod fill;
 mod fork;
 mod hosts;
 mod process;
 mod reactor;
 mod restore;
 mod service;
+mod sparse;
 
 use crate::control::{CardInfo, CardToSupervisor, HostId, ProcessId, VERSION};
 use crate::engine::Engine;
@@ -179,6 +181,21 @@ struct Daemon {
     processes: BTreeMap<ProcessId, OffloadProcess>,
     /// The supervisor wants no more.
     stopping: bool,
+}
+
+impl Daemon {
+    /// Bytes of the card's memory that nobody uses. Where the scratch space is not the card's own (outside of a sandbox)
+    /// it may have more room than the card.
+    fn free_memory(&self) -> u64 {
+        let used: u64 = self
+            .processes
+            .values()
+            .map(OffloadProcess::store_bytes)
+            .sum();
+        let left = self.memory.saturating_sub(used);
+        rustix::fs::statvfs(&self.scratch)
+            .map_or(left, |fs| left.min(fs.f_bavail.saturating_mul(fs.f_frsize)))
+    }
 }
 
 /// A copy of a descriptor, or why not, in words.

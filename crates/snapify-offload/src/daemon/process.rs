@@ -47,6 +47,8 @@ pub struct OffloadProcess {
     pub externals: Vec<External>,
     /// Who saves it now.
     pub capture: Option<super::capture::Capture>,
+    /// Who fills its local store, after it was rebuilt.
+    pub filling: Option<super::fill::Filling>,
     /// How it ended while it was being saved: told when its saver has said why.
     pub ended: Option<ExitStatus>,
     /// What it said when it could not begin.
@@ -146,6 +148,7 @@ impl Daemon {
             pending: Some(request),
             externals: Vec::new(),
             capture: None,
+            filling: None,
             ended: None,
             complaint: None,
         };
@@ -303,6 +306,7 @@ impl Daemon {
             store_bytes: process.store_bytes(),
             in_flight: Vec::new(),
             steps: Vec::new(),
+            swapped_out: None,
         })
     }
 
@@ -343,6 +347,10 @@ impl Daemon {
             return;
         };
         process.ended = Some(status);
+        if let Some(filling) = process.filling.take() {
+            filling.abort();
+            let _ = filling.finish();
+        }
         if process.capture.is_none() {
             self.bury(id, status);
         }
@@ -388,11 +396,16 @@ impl Daemon {
     /// Ends a process. The rest follows when it is gone.
     pub(super) fn end(&mut self, id: ProcessId) {
         if let Some(process) = self.processes.get_mut(&id) {
+            if process.state == ProcessState::Restored {
+                self.forget_unstarted(id, Ok(CardReply::Destroyed));
+                return;
+            }
             process.state = ProcessState::Ending;
+            // Before its saver, without which it would run on.
+            process.child.kill();
             if let Some(capture) = &process.capture {
                 capture.abort();
             }
-            process.child.kill();
         }
     }
 }

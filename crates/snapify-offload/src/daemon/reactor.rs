@@ -15,6 +15,7 @@ enum Source {
     Agent(ProcessId),
     ProcessEnd(ProcessId),
     CaptureEnd(ProcessId),
+    FillEnd(ProcessId),
 }
 
 impl Daemon {
@@ -47,6 +48,7 @@ impl Daemon {
             Source::Agent(id) => self.hear(id),
             Source::ProcessEnd(id) => self.check_end(id),
             Source::CaptureEnd(id) => self.finish_capture(id),
+            Source::FillEnd(id) => self.finish_filling(id),
         }
         Ok(())
     }
@@ -74,6 +76,9 @@ impl Daemon {
             }
             if let Some(capture) = &process.capture {
                 watched.push((Source::CaptureEnd(id), capture.as_fd()));
+            }
+            if let Some(filling) = &process.filling {
+                watched.push((Source::FillEnd(id), filling.as_fd()));
             }
         }
         let mut fds: Vec<_> = watched

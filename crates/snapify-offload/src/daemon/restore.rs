@@ -3,36 +3,148 @@
 
 use super::Daemon;
 use super::duplicate;
-use super::fork::spawn;
-use super::process::{OffloadProcess, words};
+use super::fill::{Filling, Origin, Steps};
+use super::process::{OffloadProcess, unknown, words};
 use crate::control::{
-    CardToSupervisor, EXTERNAL_CONTROL, EXTERNAL_STDERR, EXTERNAL_STDOUT, EXTERNAL_STORE,
+    CardToSupervisor, EXTERNAL_CONTROL, EXTERNAL_STDERR, EXTERNAL_STDOUT, EXTERNAL_STORE, HostId,
     PausedProcess, ProcessId, ProcessState, Step,
 };
 use crate::engine::{Progress, RestoreOrder};
 use crate::steps::now;
+use crate::wire::{CardReply, CardToHost, StoreForm};
 use snapify_fabric::{Channel, SharedFile};
-use snapify_store::{PageFile, PageSink, SpaceId};
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// The name that errors about the local store's page file give it.
-const STORE_FILE: &str = "store.snap";
-
-/// Progress is told in steps of at least so many bytes.
-const PROGRESS_STEP: u64 = 16 << 20;
+use std::os::fd::OwnedFd;
 
 impl Daemon {
-    /// Rebuilds a process, stopped. Descriptors: description, pages, local store's page file, standard output and
-    /// error. Returns its local store, too.
+    /// For the supervisor: rebuilds a process, stopped. Descriptors: description, pages, local store's page file,
+    /// standard output and error. Returns its local store, too.
     pub(super) fn restore(
         &mut self,
         id: ProcessId,
         fds: Vec<OwnedFd>,
     ) -> Result<(PausedProcess, OwnedFd), String> {
+        let service = &self.service;
+        let steps = Steps::new(|bytes| {
+            // A supervisor that does not read misses figures, not results.
+            let _ = service.send_now(&CardToSupervisor::RestoreProgress { id, bytes }, &[]);
+        });
+        let begin = now();
+        let mut process = self.rebuild(id, fds, StoreForm::Pages, &steps)?;
+        let rebuilt = now();
+        let filled = process.filling.take().map_or(Ok(rebuilt), Filling::finish);
+        steps.flush();
+        let filled = match filled {
+            Ok(filled) => filled,
+            Err(why) => {
+                process.child.kill();
+                return Err(why);
+            }
+        };
+        let theirs = duplicate(&process.store)?;
+        self.processes.insert(id, process);
+        let mut told = self.describe(id).ok_or("the process vanished")?;
+        let step = |name: &str, end| Step {
+            name: name.into(),
+            begin,
+            end,
+        };
+        told.steps = vec![
+            step("restore process", rebuilt),
+            step("fill local store", filled),
+        ];
+        Ok((told, theirs))
+    }
+
+    /// For a host process: rebuilds a process of its own, stopped. The answer follows when its local store is filled.
+    pub(super) fn restore_for(
+        &mut self,
+        host: HostId,
+        request: u64,
+        id: ProcessId,
+        bytes: u64,
+        form: StoreForm,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), String> {
+        let free = self.free_memory();
+        if bytes > free {
+            return Err(format!(
+                "it has {free} bytes of memory left, and offload process {id} needs {bytes}"
+            ));
+        }
+        let mut process = self.rebuild(id, fds, form, &())?;
+        process.host = Some(host);
+        process.pending = Some(request);
+        self.processes.insert(id, process);
+        Ok(())
+    }
+
+    /// The local store of a process that a host process asked for is filled, or cannot be.
+    pub(super) fn finish_filling(&mut self, id: ProcessId) {
+        let Some(process) = self.processes.get_mut(&id) else {
+            return;
+        };
+        let Some(filling) = process.filling.take() else {
+            return;
+        };
+        let filled = filling.finish();
+        if process.state == ProcessState::Ending {
+            return;
+        }
+        match filled.and_then(|_| duplicate(&process.store)) {
+            Ok(store) => {
+                let pid = process.child.pid();
+                self.answer(id, Ok(CardReply::Restored { pid }), &[store]);
+            }
+            Err(why) => self.forget_unstarted(id, Err(why)),
+        }
+    }
+
+    /// Ends a rebuilt process that does not run yet: its end is not told by anybody. `answer` is for the request that waits
+    /// for it.
+    pub(super) fn forget_unstarted(&mut self, id: ProcessId, answer: Result<CardReply, String>) {
+        let Some(process) = self.processes.remove(&id) else {
+            return;
+        };
+        let OffloadProcess {
+            mut child,
+            store,
+            host,
+            pending,
+            filling,
+            ..
+        } = process;
+        child.kill();
+        // Nothing of it is left, and its memory is free, before anybody is told.
+        drop((child, store));
+        if let Some(filling) = filling {
+            filling.abort();
+            let _ = filling.finish();
+        }
+        if let (Some(host), Some(request)) = (host, pending) {
+            let result = answer;
+            self.tell(host, &CardToHost::Reply { request, result }, &[]);
+        }
+    }
+
+    /// Lets a rebuilt process run, if it is one that does not yet. Its gate is closed, as it was when it was saved; its
+    /// host process resumes it.
+    pub(super) fn start_restored(&mut self, id: ProcessId) -> Result<(), String> {
+        let process = self.processes.get_mut(&id).ok_or_else(|| unknown(id))?;
+        if process.state == ProcessState::Restored {
+            process.child.start().map_err(words)?;
+            process.state = ProcessState::Paused;
+        }
+        Ok(())
+    }
+
+    /// Has the engine rebuild a process while its local store is being filled.
+    fn rebuild(
+        &self,
+        id: ProcessId,
+        fds: Vec<OwnedFd>,
+        form: StoreForm,
+        progress: &dyn Progress,
+    ) -> Result<OffloadProcess, String> {
         if self.processes.contains_key(&id) {
             return Err(format!("there is an offload process {id} already"));
         }
@@ -49,58 +161,28 @@ impl Daemon {
             (EXTERNAL_STDOUT.to_owned(), stdout),
             (EXTERNAL_STDERR.to_owned(), stderr),
         ];
-        let (mut complaint, complain) =
-            io::pipe().map_err(|error| format!("cannot make a pipe: {error}"))?;
-        let reporter = Reporter {
-            id,
-            service: &self.service,
-            untold: AtomicU64::new(0),
+        let origin = match form {
+            StoreForm::Pages => Origin::Pages(saved_store.into()),
+            StoreForm::Store => Origin::Store(saved_store.into()),
         };
-        let memory = self.memory;
-        let begin = now();
-        let filler =
-            spawn(
-                || match fill_store(&store, File::from(saved_store), &reporter, memory) {
-                    // That it is done shows in its status; when, only it can tell.
-                    Ok(()) => {
-                        let _ = (&complain).write_all(now().to_string().as_bytes());
-                        0
-                    }
-                    Err(why) => {
-                        let _ = (&complain).write_all(why.as_bytes());
-                        1
-                    }
-                },
-            )
-            .map_err(|error| format!("cannot start another process: {error}"))?;
-        drop(complain);
+        let filling = Filling::begin(&store, origin, self.memory, progress)?;
         let order = RestoreOrder {
             meta: meta.into(),
             pages: pages.into(),
             externals,
             init_name: format!("snapify-card{}", self.index),
-            progress: &reporter,
+            progress,
         };
-        let restored = self.engine.restore(order).map_err(words);
-        let rebuilt = now();
-        if restored.is_err() {
-            filler.kill();
-        }
-        let mut why = String::new();
-        let _ = complaint.read_to_string(&mut why);
-        let filled = filler.wait() == Some(0);
-        reporter.flush();
-        let mut child = restored?;
-        if !filled {
-            child.kill();
-            return Err(if why.is_empty() {
-                "the filling of the local store died".into()
-            } else {
-                why
-            });
-        }
-        let theirs = duplicate(&store)?;
-        let process = OffloadProcess {
+        let child = match self.engine.restore(order) {
+            Ok(child) => child,
+            Err(error) => {
+                filling.abort();
+                // What stands in the way of the filling may be what stands in the way of both.
+                let _ = filling.finish();
+                return Err(words(error));
+            }
+        };
+        Ok(OffloadProcess {
             child,
             control: Some(ours),
             store,
@@ -109,108 +191,9 @@ impl Daemon {
             pending: None,
             externals: Vec::new(),
             capture: None,
+            filling: Some(filling),
             ended: None,
             complaint: None,
-        };
-        self.processes.insert(id, process);
-        let mut told = self.describe(id).ok_or("the process vanished")?;
-        let step = |name: &str, end| Step {
-            name: name.into(),
-            begin,
-            end,
-        };
-        told.steps = vec![
-            step("restore process", rebuilt),
-            step("fill local store", why.parse().unwrap_or(rebuilt)),
-        ];
-        Ok((told, theirs))
-    }
-}
-
-/// Fills a fresh local store.
-fn fill_store(
-    store: &SharedFile,
-    saved: File,
-    progress: &dyn Progress,
-    memory: u64,
-) -> Result<(), String> {
-    let pages = PageFile::open(saved, STORE_FILE.into()).map_err(|error| error.to_string())?;
-    let stored = pages.pages().saturating_mul(snapify_store::PAGE_SIZE);
-    if stored > memory {
-        return Err(format!(
-            "the local store takes {stored} bytes and the card has {memory}"
-        ));
-    }
-    let file = store
-        .as_fd()
-        .try_clone_to_owned()
-        .map_err(|error| error.to_string())?;
-    let sink = StoreSink {
-        file: file.into(),
-        bytes: store.bytes(),
-    };
-    pages.fill(&sink, progress).map_err(|error| match error_number(&error) {
-        Some(libc::ENOSPC) => format!("the card's memory ({memory} bytes) is too small for the local store ({stored} bytes)"),
-        _ => error.to_string(),
-    })
-}
-
-fn error_number(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if let Some(number) = error
-            .downcast_ref::<io::Error>()
-            .and_then(io::Error::raw_os_error)
-        {
-            return Some(number);
-        }
-        cause = error.source();
-    }
-    None
-}
-
-struct StoreSink {
-    file: File,
-    bytes: u64,
-}
-
-impl PageSink for StoreSink {
-    fn write(&self, space: SpaceId, start: u64, data: &[u8]) -> io::Result<()> {
-        let end = start.checked_add(data.len() as u64);
-        if space != SpaceId(0) || end.is_none_or(|end| end > self.bytes) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "it lies outside the local store",
-            ));
-        }
-        self.file.write_all_at(data, start)
-    }
-}
-
-/// Tells the supervisor how far it is.
-struct Reporter<'a> {
-    id: ProcessId,
-    service: &'a Channel,
-    untold: AtomicU64,
-}
-
-impl Reporter<'_> {
-    fn flush(&self) {
-        let bytes = self.untold.swap(0, Ordering::Relaxed);
-        if bytes > 0 {
-            // A supervisor that does not read misses figures, not results.
-            let _ = self.service.send_now(
-                &CardToSupervisor::RestoreProgress { id: self.id, bytes },
-                &[],
-            );
-        }
-    }
-}
-
-impl Progress for Reporter<'_> {
-    fn advance(&self, bytes: u64) {
-        if self.untold.fetch_add(bytes, Ordering::Relaxed) + bytes >= PROGRESS_STEP {
-            self.flush();
-        }
+        })
     }
 }

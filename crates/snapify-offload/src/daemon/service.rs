@@ -1,7 +1,7 @@
 //! Requests of the supervisor.
 
 use super::hosts::HostConnection;
-use super::process::{unknown, words};
+use super::process::unknown;
 use super::{Daemon, DaemonError};
 use crate::control::{
     CardToSupervisor, HostId, ProcessId, ProcessState, ProcessStatus, SupervisorToCard,
@@ -45,13 +45,11 @@ impl Daemon {
             }
             SupervisorToCard::Adopt { host, ids } => self.adopt(host, &ids)?,
             SupervisorToCard::Start { id } => {
-                let process = self.processes.get_mut(&id).ok_or_else(|| unknown(id))?;
+                let process = self.processes.get(&id).ok_or_else(|| unknown(id))?;
                 if process.state != ProcessState::Restored {
                     return Err(format!("offload process {id} runs already"));
                 }
-                process.child.start().map_err(words)?;
-                // Its gate is closed, as it was when it was saved; its host process resumes it.
-                process.state = ProcessState::Paused;
+                self.start_restored(id)?;
             }
             SupervisorToCard::Discard { id } => {
                 if !self.processes.contains_key(&id) {
@@ -107,6 +105,7 @@ impl Daemon {
             };
         CardToSupervisor::Status {
             processes: self.processes.iter().map(status).collect(),
+            free: self.free_memory(),
         }
     }
 }

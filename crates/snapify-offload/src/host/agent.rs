@@ -1,25 +1,22 @@
-//! The two threads of the host library: the agent, which serves the supervisor, and the watcher, which listens
-//! to the cards. This is the host's part of the pause protocol (paper 1, sections 4.1 to 4.3).
+//! The agent: the thread of the host library that serves the supervisor. This is the host's part of the pause protocol (paper 1, sections 4.1 to 4.3).
 //!
 //! Between two requests the agent sleeps in `recv` on the connection to the supervisor. A host process is frozen only
 //! after the agent has answered, so that is where a restored one finds itself, with a new connection at the same
 //! descriptor.
 
-use super::card::{Card, Notice};
-use super::process::{call, unexpected};
-use super::{Process, Result, Runtime, threads};
+use super::phase::{Absent, Pauser, Phase};
+use super::watch::watch;
+use super::{Process, Result, Runtime, orders, threads};
 use crate::control::{
-    CaptureProcess, EXTERNAL_CONTROL, HostToSupervisor, PausedProcess, STEP_OFFLOAD_GATE,
-    SupervisorToHost, external_card, external_store,
+    CaptureProcess, EXTERNAL_CONTROL, HostToSupervisor, PausedProcess, SupervisorToHost,
+    external_card, external_store,
 };
 use crate::engine::External;
 use crate::error::{DeathCause, OffloadError};
+use crate::layout::BUFFERS;
 use crate::steps::Stopwatch;
-use crate::wire::{CardReply, HostRequest, command};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, MutexGuard};
 
 /// Starts both threads.
 pub fn start(runtime: &Arc<Runtime>) -> Result<()> {
@@ -31,17 +28,22 @@ pub fn start(runtime: &Arc<Runtime>) -> Result<()> {
     let (for_agent, for_watcher) = (Arc::downgrade(runtime), Arc::downgrade(runtime));
     let control = runtime.control.clone();
     threads::start("snapify-agent", move || {
-        while let Ok((request, _)) = control.recv() {
+        while let Ok((request, fds)) = control.recv() {
             let Some(runtime) = for_agent.upgrade() else {
                 return;
             };
-            if !matches!(request, SupervisorToHost::Pause) {
-                // Not paused: nothing to capture or to resume.
-                let _ = control.send(&stray(&request), &[]);
-                continue;
+            let served = match request {
+                SupervisorToHost::Pause => Paused::new(&runtime).serve(),
+                other => orders::serve(&runtime, other, fds),
+            };
+            if served.is_err() {
+                break;
             }
-            if Paused::new(&runtime).serve().is_err() {
-                return;
+        }
+        // What is on a card learns of its end from the card.
+        if let Some(runtime) = for_agent.upgrade() {
+            for process in runtime.processes() {
+                process.give_up_if_absent();
             }
         }
     })
@@ -50,18 +52,8 @@ pub fn start(runtime: &Arc<Runtime>) -> Result<()> {
     threads::start("snapify-watch", move || watch(&cards, &for_watcher)).map_err(failed)
 }
 
-/// Answer to a request outside a pause.
-fn stray(request: &SupervisorToHost) -> HostToSupervisor {
-    match request {
-        SupervisorToHost::Resume => HostToSupervisor::Resumed,
-        _ => HostToSupervisor::Failed {
-            message: "the host process is not paused".into(),
-        },
-    }
-}
-
 /// The connection to the supervisor is gone.
-struct SupervisorGone;
+pub struct SupervisorGone;
 
 /// A pause, from the request to the resume. Whatever ends it, everything goes on.
 struct Paused<'a> {
@@ -69,6 +61,8 @@ struct Paused<'a> {
     _lifecycle: MutexGuard<'a, ()>,
     /// Processes whose gates are closed, in order.
     closed: Vec<Arc<Process>>,
+    /// Processes that are swapped out.
+    absent: Vec<Arc<Process>>,
     /// Why the application cannot go on as it was, to be told when it is resumed.
     complaint: Option<String>,
     /// What the pause takes.
@@ -85,6 +79,7 @@ impl<'a> Paused<'a> {
             runtime,
             _lifecycle: lifecycle,
             closed: Vec::new(),
+            absent: Vec::new(),
             complaint: None,
             stopwatch,
         }
@@ -158,34 +153,55 @@ impl<'a> Paused<'a> {
         }
         let mut paused = Vec::new();
         for process in self.runtime.processes() {
-            // Cases 2 to 4: from here on nobody sends a request, copies a piece or changes the store.
-            process.gate.close();
-            self.stopwatch.lap("close the gate");
-            self.closed.push(process.clone());
+            // Nobody else changes it before the end of this pause: that takes the lock of the lifecycle, or a process that
+            // is paused by a caller.
+            let mut phase = process.phase();
             if process.status().is_err() {
-                process.sever()?;
+                self.leave_out(&process, &mut phase)?;
                 continue;
             }
-            let store = (process.store.address(), process.store.bytes());
+            let bytes = if let Phase::Absent(absent) = &*phase {
+                paused.push(swapped_out(&process, absent)?);
+                self.absent.push(process.clone());
+                // There is no more of a stand-in for the local store.
+                BUFFERS
+            } else {
+                process.expect_running(&phase, "pause")?;
+                let told = process.pause_as(&mut phase, Pauser::Supervisor, &mut self.stopwatch);
+                match told {
+                    Ok(told) => paused.push(told),
+                    // As if it had ended before.
+                    Err(_) if process.is_ending() => {
+                        self.leave_out(&process, &mut phase)?;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
+                self.closed.push(process.clone());
+                process.store.bytes()
+            };
+            let store = (process.store.address(), bytes);
             externals.push(external(
                 external_store(process.id()),
                 process.store_fd(),
                 vec![store],
             ));
-            match pause_process(&process, &mut self.stopwatch) {
-                Ok(told) => paused.push(told),
-                // As if it had ended before.
-                Err(_) if process.is_ending() => {
-                    process.sever()?;
-                    externals.pop();
-                }
-                Err(error) => return Err(error),
-            }
         }
         Ok(HostToSupervisor::Paused {
             externals,
             processes: paused,
         })
+    }
+
+    /// Makes a process that is gone no part of the pause but for its gate.
+    fn leave_out(&mut self, process: &Arc<Process>, phase: &mut Phase) -> Result<()> {
+        *phase = Phase::Paused {
+            by: Pauser::Supervisor,
+            saving: None,
+        };
+        process.gate.close();
+        self.closed.push(process.clone());
+        process.sever()
     }
 
     /// Has the daemons save processes.
@@ -204,22 +220,22 @@ impl<'a> Paused<'a> {
                     )),
                 });
             };
-            let body = HostRequest::Capture {
-                id: order.id,
-                hold: order.hold,
-            };
             let mut passed = vec![completion.as_fd()];
             passed.extend(files.iter().map(AsFd::as_fd));
-            match call(&process.card, body, &passed, operation)? {
-                (CardReply::CaptureStarted, _) => {}
-                (other, _) => return Err(unexpected(&process.card, operation, &other)),
-            }
+            process.ask_for_capture(&passed, order.hold, true)?;
         }
         Ok(())
     }
 
     /// This is a restored host process: takes up with the restored offload processes.
     fn restored(&mut self, processes: &[PausedProcess]) {
+        // What was swapped out is on a card again, paused like the others.
+        for process in self.absent.drain(..) {
+            if let Err(error) = process.comes_back() {
+                self.complaint = Some(error.to_string());
+            }
+            self.closed.push(process);
+        }
         for process in &self.closed {
             if process.status().is_err() {
                 continue;
@@ -229,10 +245,10 @@ impl<'a> Paused<'a> {
                 continue;
             };
             process.set_pid(told.pid);
-            if let Err(error) = process.buffers().restore(&process.file) {
+            if let Err(why) = process.set_aside(&process.file) {
                 let card = process.card();
                 self.complaint = Some(format!(
-                    "card {card} has not enough memory for the buffers that it had: {error:?}"
+                    "card {card} cannot hold the buffers that it had: {why}"
                 ));
             }
         }
@@ -244,8 +260,7 @@ impl<'a> Paused<'a> {
             if process.status().is_err() {
                 continue;
             }
-            let body = HostRequest::Resume { id: process.id() };
-            let outcome = call(&process.card, body, &[], "resume an offload process");
+            let outcome = process.resume_at_card();
             if let Err(error) = outcome
                 && process.status().is_ok()
             {
@@ -253,51 +268,30 @@ impl<'a> Paused<'a> {
             }
         }
         for process in self.closed.drain(..) {
+            *process.phase() = Phase::Running;
             process.gate.open();
         }
     }
 }
 
-/// Empties the channels of one process whose gate is closed.
-fn pause_process(process: &Process, stopwatch: &mut Stopwatch) -> Result<PausedProcess> {
-    // Case 3: nobody can send a command any more; when the marker is answered all before it have been.
-    let marker = process
-        .commands
-        .submit(command::MARKER, 0, &[], 0, "the shutdown marker");
-    let marker = marker.map_err(|error| process.ring_error(error))?;
-    if let Some(marker) = marker {
-        process.take(&process.commands, marker)?;
-    } else {
-        // Full: then others are being answered, and one that is answered after the last of them comes last.
-        while !process.commands.is_idle() {
-            process
-                .commands
-                .wait_for_room()
-                .map_err(|error| process.ring_error(error))?;
-        }
+/// A process that is swapped out, as a snapshot has it.
+fn swapped_out(process: &Process, absent: &Absent) -> Result<PausedProcess> {
+    if absent.image.is_none() {
+        let why = "it is swapped out, and only the program knows where its image is";
+        return Err(process.refused(process.operation("save"), why.into()));
     }
-    stopwatch.lap("drain commands");
-    // What no buffer uses need not be saved.
-    if let Err(error) = process.buffers().trim(&process.file) {
-        return Err(process.refused("give back free memory".into(), format!("{error:?}")));
-    }
-    stopwatch.lap("give back free memory");
-    let operation = "pause an offload process";
-    let body = HostRequest::Pause { id: process.id() };
-    let answer = call(&process.card, body, &[], operation)?;
-    stopwatch.lap(STEP_OFFLOAD_GATE);
-    match answer {
-        (CardReply::Paused { process: paused }, _) => Ok(PausedProcess {
-            card: process.card(),
-            in_flight: process.running(),
-            steps: stopwatch.take(),
-            ..paused
-        }),
-        (other, _) => Err(unexpected(&process.card, operation, &other)),
-    }
+    Ok(PausedProcess {
+        id: process.id(),
+        card: process.card(),
+        pid: 0,
+        store_bytes: absent.bytes,
+        in_flight: process.running(),
+        steps: Vec::new(),
+        swapped_out: absent.image.clone(),
+    })
 }
 
-fn failed(error: &OffloadError) -> HostToSupervisor {
+pub fn failed(error: &OffloadError) -> HostToSupervisor {
     HostToSupervisor::Failed {
         message: error.to_string(),
     }
@@ -308,56 +302,5 @@ fn external(key: String, fd: i32, mappings: Vec<(u64, u64)>) -> External {
         key,
         fds: vec![fd],
         mappings,
-    }
-}
-
-/// The watcher: takes what the cards say, until all are gone.
-fn watch(cards: &[Arc<Card>], runtime: &Weak<Runtime>) {
-    loop {
-        let living: Vec<_> = cards.iter().filter(|card| !card.is_lost()).collect();
-        if living.is_empty() {
-            return;
-        }
-        let mut fds: Vec<_> = living
-            .iter()
-            .map(|card| PollFd::new(&***card, PollFlags::IN))
-            .collect();
-        match poll(&mut fds, None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            // Out of memory for the moment.
-            Err(_) => std::thread::yield_now(),
-        }
-        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        for (card, _) in living.iter().zip(ready).filter(|(_, ready)| *ready) {
-            let notice = card.receive();
-            let Some(runtime) = runtime.upgrade() else {
-                return;
-            };
-            note(&runtime, card, &notice);
-        }
-    }
-}
-
-/// Acts on what a card said.
-fn note(runtime: &Runtime, card: &Arc<Card>, notice: &Notice) {
-    match *notice {
-        Notice::Nothing => {}
-        Notice::Died(id, signal, status) => {
-            runtime.note_death(id, signal, status);
-        }
-        Notice::Signal(id, event) => {
-            if let Some(handler) = runtime.signals.get() {
-                handler(id, event);
-            }
-        }
-        Notice::Lost => {
-            for process in runtime
-                .processes()
-                .iter()
-                .filter(|process| Arc::ptr_eq(&process.card, card))
-            {
-                process.die(DeathCause::CardLost);
-            }
-        }
     }
 }

@@ -1,11 +1,12 @@
 //! The host library's connection to the daemon of one card.
 
 use crate::control::{CardInfo, ProcessId};
+use crate::error::OffloadError;
 use crate::wire::{CardReply, CardToHost, HostRequest, HostToCard};
 use snapify_fabric::{Channel, ChannelError};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What a card answered, with descriptors; or why not.
 type Answer = Result<(CardReply, Vec<OwnedFd>), CallError>;
@@ -37,6 +38,8 @@ struct State {
     /// Requests that wait for their answers, and answers that wait to be taken.
     waiting: HashMap<u64, Option<Answer>>,
     lost: bool,
+    /// Processes that ended unasked: signal, exit status.
+    died: HashMap<ProcessId, (Option<i32>, Option<i32>)>,
 }
 
 /// What a card told that concerns a process.
@@ -62,6 +65,7 @@ impl Card {
                 next: 1,
                 waiting: HashMap::new(),
                 lost: false,
+                died: HashMap::new(),
             }),
             answered: Condvar::new(),
         }
@@ -80,6 +84,43 @@ impl Card {
     /// Whether its daemon is gone.
     pub fn is_lost(&self) -> bool {
         self.lock().lost
+    }
+
+    /// How a process ended on it, if it did unasked: signal, exit status.
+    pub fn has_died(&self, id: ProcessId) -> Option<(Option<i32>, Option<i32>)> {
+        self.lock().died.get(&id).copied()
+    }
+
+    /// A process of that name comes to this card again.
+    pub fn forget_death(&self, id: ProcessId) {
+        self.lock().died.remove(&id);
+    }
+
+    /// Bytes of its memory that nobody uses.
+    pub fn free_memory(&self) -> Result<u64, CallError> {
+        match self.call(HostRequest::Room, &[])? {
+            (CardReply::Room { free, .. }, _) => Ok(free),
+            (other, _) => Err(CallError::Refused(format!("it answered {other:?}"))),
+        }
+    }
+
+    /// A failed request as an error of the library.
+    pub fn explain(&self, error: CallError, operation: &str) -> OffloadError {
+        let why = match error {
+            CallError::Refused(why) => why,
+            CallError::Lost => "the card's daemon is gone".into(),
+            CallError::Channel(source) => {
+                return OffloadError::Connection {
+                    operation: format!("{operation} on card {}", self.index),
+                    source: Arc::new(source),
+                };
+            }
+        };
+        OffloadError::Refused {
+            card: self.index,
+            operation: operation.into(),
+            why,
+        }
     }
 
     /// Descriptor number of the connection.
@@ -135,7 +176,10 @@ impl Card {
                 Notice::Nothing
             }
             Ok((CardToHost::Signal { id, event }, _)) => Notice::Signal(id, event),
-            Ok((CardToHost::Died { id, signal, status }, _)) => Notice::Died(id, signal, status),
+            Ok((CardToHost::Died { id, signal, status }, _)) => {
+                self.lock().died.insert(id, (signal, status));
+                Notice::Died(id, signal, status)
+            }
             // Whatever else is wrong with the connection: nothing more can be learned from it.
             Err(_) => {
                 let mut state = self.lock();

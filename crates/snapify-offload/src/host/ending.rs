@@ -34,19 +34,20 @@ impl Process {
     /// `ProcessDied` if it has ended already.
     pub fn shut_down(&self) -> Result<()> {
         let runtime = self.runtime.upgrade();
-        let _lifecycle = runtime.as_ref().map(|runtime| runtime.lifecycle());
+        let _lifecycle = runtime.as_ref().map(|runtime| self.lifecycle(runtime));
         self.status()?;
         self.ending.asked.store(true, Ordering::Relaxed);
         let operation = "ask an offload process to end";
+        let card = self.current_card();
         let asked = call(
-            &self.card,
+            &card,
             HostRequest::Shutdown { id: self.id() },
             &[],
             operation,
         );
         match asked {
             Ok((CardReply::ShuttingDown, _)) => Ok(()),
-            Ok((other, _)) => Err(unexpected(&self.card, operation, &other)),
+            Ok((other, _)) => Err(unexpected(&card, operation, &other)),
             // It may have ended meanwhile.
             Err(error) => Err(self.status().err().unwrap_or(error)),
         }

@@ -24,7 +24,7 @@ impl Process {
     /// If the dynamic loader refuses it, in its words.
     pub fn load_library(&self, image: &[u8], name: &str) -> Result<Library> {
         let runtime = self.runtime.upgrade();
-        let _lifecycle = runtime.as_ref().map(|runtime| runtime.lifecycle());
+        let _lifecycle = runtime.as_ref().map(|runtime| self.lifecycle(runtime));
         let operation = || format!("load {name}");
         let LoadReply { library, segments } =
             self.load(image, name, libc::RTLD_NOW | libc::RTLD_LOCAL)?;

@@ -11,16 +11,25 @@ mod ending;
 mod event;
 mod library;
 mod local_store;
+mod migrate;
+mod operations;
+mod orders;
+mod phase;
 mod pipelines;
 mod process;
 mod program;
 mod ranges;
+mod swap;
 mod threads;
 mod transfer;
+mod watch;
 
 pub use calls::Call;
 pub use event::Event;
 pub use library::Library;
+pub use migrate::Migration;
+pub use operations::{ImageFiles, Saved, Saving};
+pub use phase::State;
 pub use pipelines::Pipeline;
 pub use process::Process;
 pub use program::Program;
@@ -146,13 +155,9 @@ impl Runtime {
     }
 
     fn create(self: &Arc<Self>, card: u32, program: Option<&Program<'_>>) -> Result<Arc<Process>> {
-        let found = self.cards.iter().find(|found| found.index == card);
-        let found = found.ok_or(OffloadError::NoSuchCard {
-            card,
-            cards: self.cards(),
-        })?;
+        let found = self.card(card)?;
         let _lifecycle = self.lifecycle();
-        let process = Process::create(self, found, program)?;
+        let process = Process::create(self, &found, program)?;
         let mut list = self.list();
         list.push(process.clone());
         // It may have ended before it was on the list.
@@ -163,6 +168,21 @@ impl Runtime {
         }
         drop(list);
         Ok(process)
+    }
+
+    /// A card by its number.
+    fn card(&self, card: u32) -> Result<Arc<Card>> {
+        let found = self.cards.iter().find(|found| found.index == card);
+        found.cloned().ok_or(OffloadError::NoSuchCard {
+            card,
+            cards: self.cards(),
+        })
+    }
+
+    /// Offload processes of this process, dead ones too, in the order of their ids.
+    #[must_use]
+    pub fn all_processes(&self) -> Vec<Arc<Process>> {
+        self.processes()
     }
 
     /// Enters the critical region of everything that makes, destroys or extends processes.

@@ -251,7 +251,7 @@ impl Process {
 
     fn make_pipeline(&self) -> Result<Option<usize>> {
         let runtime = self.runtime.upgrade();
-        let _lifecycle = runtime.as_ref().map(|runtime| runtime.lifecycle());
+        let _lifecycle = runtime.as_ref().map(|runtime| self.lifecycle(runtime));
         let index = self.pipelines.count.load(Ordering::Acquire);
         if index == MAX_PIPELINES {
             return Ok(None);

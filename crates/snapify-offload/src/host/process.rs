@@ -1,8 +1,9 @@
 //! An offload process as its host process has it.
 
-use super::card::{CallError, Card};
+use super::card::Card;
 use super::ending::Ending;
 use super::local_store::{LocalStore, StoreError};
+use super::phase::Phase;
 use super::pipelines::Pipelines;
 use super::program::{Program, environment};
 use super::{Result, Runtime};
@@ -13,7 +14,7 @@ use crate::wire::{CardReply, HostRequest, STATUS_DONE, Segment};
 use snapify_fabric::ring::{Reply, RingClient, RingError, Spin, Ticket};
 use snapify_fabric::{Gate, Mapping, SharedFile, WindowError};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
 /// An offload process. Any thread may use it at any time.
@@ -21,7 +22,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 pub struct Process {
     id: ProcessId,
     pid: AtomicI32,
-    pub(super) card: Arc<Card>,
+    /// The card that it is on, or was on last.
+    place: RwLock<Arc<Card>>,
+    /// It is on no card: what becomes of cards is nothing to it.
+    absent: AtomicBool,
+    pub(super) phase: Mutex<Phase>,
     pub(super) runtime: Weak<Runtime>,
     pub(super) file: SharedFile,
     /// The local store in this process.
@@ -51,14 +56,12 @@ impl Process {
         let id = ProcessId(random_id());
         let null = std::fs::File::options().write(true).open("/dev/null");
         let null = null.map_err(|source| system("open /dev/null", source))?;
-        let outputs = [rustix::stdio::stdout(), rustix::stdio::stderr()].map(|output| {
-            let wanted = program.is_none_or(|program| program.outputs);
-            if wanted && rustix::io::fcntl_getfd(output).is_ok() {
-                output
-            } else {
-                null.as_fd()
-            }
-        });
+        let wanted = program.is_none_or(|program| program.outputs);
+        let outputs = if wanted {
+            outputs(&null)
+        } else {
+            [null.as_fd(); 2]
+        };
         let file = program.map(Program::file).transpose();
         let file = file.map_err(|source| system("copy a program into memory", source))?;
         let body = HostRequest::Launch {
@@ -88,7 +91,9 @@ impl Process {
         Ok(Arc::new(Self {
             id,
             pid: AtomicI32::new(*pid),
-            card: card.clone(),
+            place: RwLock::new(card.clone()),
+            absent: AtomicBool::new(false),
+            phase: Mutex::default(),
             runtime: Arc::downgrade(runtime),
             file,
             store,
@@ -109,10 +114,33 @@ impl Process {
         self.id
     }
 
-    /// The card it runs on.
+    /// The card it runs on; the last one, if it is swapped out.
     #[must_use]
     pub fn card(&self) -> u32 {
-        self.card.index
+        self.current_card().index
+    }
+
+    /// The same, for requests to it.
+    pub(super) fn current_card(&self) -> Arc<Card> {
+        self.place
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// It is on another card from now on.
+    pub(super) fn set_place(&self, card: Arc<Card>) {
+        *self.place.write().unwrap_or_else(PoisonError::into_inner) = card;
+    }
+
+    /// Says that it is on no card, or is on one again.
+    pub(super) fn set_absent(&self, absent: bool) {
+        self.absent.store(absent, Ordering::SeqCst);
+    }
+
+    /// Whether what `card` says of it, and the end of `card`, concern it.
+    pub(super) fn is_on(&self, card: &Arc<Card>) -> bool {
+        !self.absent.load(Ordering::SeqCst) && Arc::ptr_eq(&self.current_card(), card)
     }
 
     /// Its process id as its card's daemon sees it.
@@ -184,12 +212,12 @@ impl Process {
         bytes: u64,
         error: StoreError,
     ) -> OffloadError {
-        let card = self.card.index;
+        let card = self.current_card();
         match error {
             StoreError::Full => OffloadError::OutOfMemory {
-                card,
+                card: card.index,
                 bytes,
-                memory: self.card.memory(),
+                memory: card.memory(),
             },
             StoreError::NoBuffer => {
                 self.bad_address(operation, address, bytes, "no buffer starts there")
@@ -208,7 +236,7 @@ impl Process {
         why: &str,
     ) -> OffloadError {
         OffloadError::BadAddress {
-            card: self.card.index,
+            card: self.card(),
             operation,
             address,
             bytes,
@@ -218,7 +246,7 @@ impl Process {
 
     pub(super) fn refused(&self, operation: String, why: String) -> OffloadError {
         OffloadError::Refused {
-            card: self.card.index,
+            card: self.card(),
             operation,
             why,
         }
@@ -297,16 +325,18 @@ impl Process {
     }
 
     fn close_rings(&self) {
-        self.commands.close();
-        for ring in self.pipelines.rings() {
-            ring.close();
-        }
+        self.rings().for_each(RingClient::close);
+    }
+
+    /// All rings: of commands, and of the pipelines that were made.
+    pub(super) fn rings(&self) -> impl Iterator<Item = &RingClient> {
+        std::iter::once(&self.commands).chain(self.pipelines.rings())
     }
 
     /// The error of every operation on a process that is gone.
     pub(super) fn died(&self) -> OffloadError {
         OffloadError::ProcessDied {
-            card: self.card.index,
+            card: self.card(),
             id: self.id,
             // A ring that was closed by the process itself, and nobody knows yet why.
             cause: self.death.get().cloned().unwrap_or(DeathCause::CardLost),
@@ -350,15 +380,23 @@ impl Process {
         if !runtime.forget(self.id) {
             return Ok(());
         }
+        // Whatever is being done with it is completed first.
+        let mut phase = self.phase();
         let alive = self.status().is_ok();
         // Before the daemon says it: its end is no surprise.
         self.die(DeathCause::Destroyed);
         self.gate.close();
         let severed = self.sever();
+        let before = std::mem::take(&mut *phase);
         self.gate.open();
-        if alive {
+        let card = match before {
+            Phase::Absent(_) => None,
+            Phase::Restored { card, .. } => Some(card),
+            Phase::Running | Phase::Paused { .. } => Some(self.current_card()),
+        };
+        if let Some(card) = card.filter(|_| alive) {
             call(
-                &self.card,
+                &card,
                 HostRequest::Destroy { id: self.id },
                 &[],
                 "end an offload process",
@@ -375,22 +413,8 @@ pub(super) fn call(
     fds: &[BorrowedFd<'_>],
     operation: &str,
 ) -> Result<(CardReply, Vec<std::os::fd::OwnedFd>)> {
-    card.call(body, fds).map_err(|error| match error {
-        CallError::Refused(why) => OffloadError::Refused {
-            card: card.index,
-            operation: operation.into(),
-            why,
-        },
-        CallError::Lost => OffloadError::Refused {
-            card: card.index,
-            operation: operation.into(),
-            why: "the card's daemon is gone".into(),
-        },
-        CallError::Channel(source) => OffloadError::Connection {
-            operation: format!("{operation} on card {}", card.index),
-            source: Arc::new(source),
-        },
-    })
+    card.call(body, fds)
+        .map_err(|error| card.explain(error, operation))
 }
 
 pub(super) fn unexpected(card: &Card, operation: &str, reply: &CardReply) -> OffloadError {
@@ -406,6 +430,17 @@ fn system(operation: &str, source: std::io::Error) -> OffloadError {
         operation: operation.into(),
         source: Arc::new(source),
     }
+}
+
+/// Standard output and error, for an offload process; `null` for what is closed.
+pub(super) fn outputs(null: &std::fs::File) -> [BorrowedFd<'_>; 2] {
+    [rustix::stdio::stdout(), rustix::stdio::stderr()].map(|output| {
+        if rustix::io::fcntl_getfd(output).is_ok() {
+            output
+        } else {
+            null.as_fd()
+        }
+    })
 }
 
 /// A number that no other process has: of the system's random source, and if that fails, of the clock.

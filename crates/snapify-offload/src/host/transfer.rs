@@ -9,6 +9,7 @@
 use super::{Process, Result};
 use crate::layout::{BOUNCE, BOUNCE_BYTES, BUFFERS, STORE_BASE, STORE_BYTES};
 use crate::wire::command;
+use snapify_fabric::Gate;
 use std::sync::PoisonError;
 
 /// Longest piece of a transfer: some milliseconds.
@@ -119,8 +120,12 @@ impl Process {
             } else {
                 (target, self)
             };
-            let _first = first.gate.enter();
-            let _second = (!same).then(|| second.gate.enter());
+            let _both = if same {
+                (first.gate.enter(), None)
+            } else {
+                let (first, second) = Gate::enter_both(&first.gate, &second.gate);
+                (first, Some(second))
+            };
             self.status()?;
             target.status()?;
             // SAFETY: both ranges were checked to lie in their stores; `copy` allows overlap.

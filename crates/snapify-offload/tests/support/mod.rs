@@ -72,7 +72,7 @@ impl Card {
     /// Ids of its offload processes.
     pub fn pids(&self) -> Vec<i32> {
         match self.request(&SupervisorToCard::Status, &[]) {
-            CardToSupervisor::Status { processes } => {
+            CardToSupervisor::Status { processes, .. } => {
                 processes.iter().map(|process| process.pid).collect()
             }
             other => panic!("{other:?}"),
