@@ -23,7 +23,7 @@ build:
 stage: build
 	@scripts/stage "$(TARGET_DIR)/release" "$(STAGE)"
 
-examples:
+examples: stage
 	@scripts/setup build
 	@$(MAKE) --no-print-directory -C examples BUILD="$(STAGE)/examples"
 

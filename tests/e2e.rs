@@ -4,6 +4,7 @@
 #[path = "behaviour"]
 mod behaviour {
     mod bad_input;
+    mod capi;
     mod cards_that_die;
     mod coi;
     mod command_line;

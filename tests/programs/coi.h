@@ -4,11 +4,11 @@
 #include <source/COIEvent_source.h>
 #include <source/COIPipeline_source.h>
 #include <source/COIProcess_source.h>
+#include <snapify.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-extern const char *snapify_error(void);
 
 // Ends the program unless a call returns a certain result.
 #define EXPECT(result, call)                                                                                             \

@@ -6,6 +6,7 @@
 //! - `ffi`: the exported functions; they check arguments and call the rest.
 //! - `host`: the connection to the cards, and the tables of handles.
 //! - `process`, `pipeline`, `buffer`: what the handles stand for.
+//! - `snapshot`: the operations of `snapify.h`.
 //! - `event`, `work`: what completes later, and who does it.
 //! - `image`: what the headers of executables and libraries tell.
 #![deny(unsafe_code)]
@@ -24,4 +25,5 @@ mod library;
 mod memory;
 mod pipeline;
 mod process;
+mod snapshot;
 mod work;

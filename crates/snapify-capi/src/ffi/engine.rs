@@ -117,8 +117,3 @@ pub extern "C" fn COIPerfGetCycleCounter() -> u64 {
 pub extern "C" fn COIPerfGetCycleFrequency() -> u64 {
     1_000_000_000
 }
-
-#[unsafe(no_mangle)]
-pub extern "C" fn snapify_error() -> *const c_char {
-    error::last()
-}

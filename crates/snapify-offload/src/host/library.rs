@@ -52,7 +52,7 @@ impl Process {
     /// If the dynamic loader refuses it, in its words.
     pub fn open_library(&self, image: &[u8], name: &str, flags: i32) -> Result<Library> {
         let runtime = self.runtime.upgrade();
-        let _lifecycle = runtime.as_ref().map(|runtime| runtime.lifecycle());
+        let _lifecycle = runtime.as_ref().map(|runtime| self.lifecycle(runtime));
         let LoadReply { library, .. } = self.load(image, name, flags)?;
         Ok(Library { number: library })
     }
@@ -63,7 +63,7 @@ impl Process {
     /// If it is unloaded already, or the process died.
     pub fn close_library(&self, library: Library) -> Result<()> {
         let runtime = self.runtime.upgrade();
-        let _lifecycle = runtime.as_ref().map(|runtime| runtime.lifecycle());
+        let _lifecycle = runtime.as_ref().map(|runtime| self.lifecycle(runtime));
         let number = u64::from(library.number);
         self.command(command::UNLOAD, number, &[], 1024, &|| {
             "unload a library".into()

@@ -98,6 +98,11 @@ impl Saving {
         }
     }
 
+    /// Waits until the card has done with a capture that is complete and was let go: before that it begins no other.
+    fn await_close(&self) {
+        while self.completion.recv::<CaptureEvent>().is_ok() {}
+    }
+
     /// Lets a process go on that stands still after its capture.
     pub(super) fn let_go(&self) {
         // One that does not stand still does not listen.
@@ -199,6 +204,7 @@ impl Process {
             // Two savers of one process would be in each other's way.
             let _ = earlier.wait();
             earlier.let_go();
+            earlier.await_close();
         }
         let operation = || format!("save offload process {}", self.id());
         let connection = |source| OffloadError::Connection {
