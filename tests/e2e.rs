@@ -9,6 +9,7 @@ mod behaviour {
     mod coi;
     mod command_line;
     mod continues_unharmed;
+    mod drain;
     mod examples_survive;
     mod live;
     mod migrate;
