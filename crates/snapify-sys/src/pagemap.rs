@@ -163,9 +163,10 @@ pub fn scan(
         };
         // SAFETY: see the implementation of `Ioctl`.
         let (count, walk_end) = unsafe { rustix::ioctl::ioctl(pagemap.as_fd(), request)? };
-        for region in &buffer[..count.min(buffer.len())] {
-            each(*region);
-        }
+        let found = &buffer[..count.min(buffer.len())];
+        found.iter().copied().for_each(&mut each);
+        // The kernel walks on after every 512 regions, and may then tell where an earlier part of its walk ended.
+        let walk_end = walk_end.max(found.last().map_or(0, |last| last.end));
         if walk_end <= at {
             // Cannot happen with a non-empty buffer; without this check it would be an endless loop.
             return Err(io::Error::other("PAGEMAP_SCAN made no progress"));
@@ -231,6 +232,37 @@ mod tests {
             )
             .unwrap();
             assert_eq!(found, written);
+        }
+        // SAFETY: the mapping made above.
+        unsafe { libc::munmap(base, PAGES * 4096) };
+    }
+
+    #[test]
+    fn every_page_is_told_once_however_many_regions_there_are() {
+        const PAGES: usize = 4096;
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a fresh anonymous mapping.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), PAGES * 4096, prot, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        // SAFETY: keeps each of the pages its own.
+        unsafe { libc::madvise(base, PAGES * 4096, libc::MADV_NOHUGEPAGE) };
+        for page in (0..PAGES).step_by(2) {
+            // SAFETY: within the mapping.
+            unsafe { base.cast::<u8>().add(page * 4096).write_volatile(1) };
+        }
+        let file = File::open("/proc/self/pagemap").unwrap();
+        let filter = Filter {
+            any: Categories::PRESENT | Categories::SWAPPED,
+            ..Filter::default()
+        };
+        let (start, end) = (base as u64, base as u64 + PAGES as u64 * 4096);
+        for buffer in [511, 512, 513, 1024, PAGES] {
+            let mut starts = Vec::new();
+            let buffer = &mut vec![Region::default(); buffer];
+            scan(&file, start, end, filter, buffer, |r| starts.push(r.start)).unwrap();
+            let wanted: Vec<u64> = (start..end).step_by(8192).collect();
+            assert_eq!(starts, wanted, "{} at a time", buffer.len());
         }
         // SAFETY: the mapping made above.
         unsafe { libc::munmap(base, PAGES * 4096) };
