@@ -25,6 +25,7 @@ pub mod ptrace;
 pub mod remote;
 pub mod restore;
 pub mod signals;
+mod stops;
 pub mod threads;
 pub mod timers;
 pub mod tree;

@@ -3,7 +3,7 @@
 
 use crate::error::ProcError;
 use crate::ids::Tid;
-use snapify_sys::process::{WaitStatus, wait, wait_alone};
+use snapify_sys::process::{self, WaitStatus, wait, wait_alone};
 use snapify_sys::ptrace::{self as sys, RawSiginfo, Registers, RseqConfiguration};
 use std::fs;
 use std::io;
@@ -331,6 +331,34 @@ impl Stopped {
                 (Some(_), 0) => {}
                 (Some(_), _) => return Ok(()),
             }
+        }
+    }
+
+    /// Has job control stop the process, of which this is the only thread (SIGSTOP), without letting it execute anything. It is
+    /// then still traced, and works as before; let go, it stays stopped.
+    ///
+    /// # Errors
+    /// [`ProcError::Died`] if the thread was killed.
+    pub(crate) fn stop_group(&mut self) -> Result<(), ProcError> {
+        process::kill(self.tid.0, libc::SIGSTOP)
+            .map_err(ProcError::system(format!("stop process {}", self.tid)))?;
+        let mut delivered = 0;
+        loop {
+            sys::resume(self.tid.0, delivered).map_err(ProcError::ptrace("resume", self.tid))?;
+            let Some(status) = self.wait()? else {
+                continue;
+            };
+            delivered = match (status.stop_signal(), status.event()) {
+                (None, _) => {
+                    return Err(ProcError::Died {
+                        pid: crate::ids::Pid(self.tid.0),
+                        during: "its stop",
+                    });
+                }
+                (Some(libc::SIGSTOP), 0) => libc::SIGSTOP,
+                (Some(libc::SIGSTOP), _) => return Ok(()),
+                (Some(_), _) => 0,
+            };
         }
     }
 

@@ -19,6 +19,9 @@ pub struct ProcessImage {
     pub kin: Kin,
     /// Whether it was stopped by job control (SIGSTOP and the like); it is then stopped after the restart too.
     pub stopped: bool,
+    /// Whether its parent, which is one of the tree, has taken note of that stop (wait(2) with `WUNTRACED`).
+    #[serde(default)]
+    pub stop_is_known: bool,
     /// What it shares with another process of the tree.
     #[serde(default, skip_serializing_if = "Shares::is_nothing")]
     pub shares: Shares,
@@ -77,6 +80,11 @@ impl ProcessImage {
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.kin.pid
+    }
+
+    /// Whether it is stopped while it is being built, so that its parent is not told: it has a parent in the tree.
+    pub(crate) fn stops_silently(&self) -> bool {
+        self.stopped && self.kin.parent != 0
     }
 
     /// Checks the process by itself; what it shares with others is the tree's to check.

@@ -172,6 +172,17 @@ impl<'a> Tracee<'a> {
         self.seats.insert(seat.thread.tid(), seat);
     }
 
+    /// Has job control stop the process under construction, which has one thread yet. Calls are made in it as before.
+    pub(crate) fn stop_group(&mut self) -> Result<(), ProcError> {
+        let pid = self.pid;
+        let leader = self.seats.get_mut(&self.leader);
+        let seat = leader.ok_or(ProcError::Died {
+            pid,
+            during: "its stop",
+        })?;
+        seat.thread.stop_group()
+    }
+
     /// Takes in a thread that the process under construction has just created.
     pub(crate) fn add_thread(&mut self, thread: Stopped) {
         let base = self.seats[&self.leader].base;

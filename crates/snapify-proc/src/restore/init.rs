@@ -56,7 +56,7 @@ pub(super) fn restore_processes(inside: Inside, plan: RestorePlan<'_>) {
         .image
         .processes
         .iter()
-        .filter(|process| process.stopped)
+        .filter(|process| process.stopped && !process.stops_silently())
         .map(crate::image::ProcessImage::pid)
         .collect();
     let orphans = plan.orphans;

@@ -8,6 +8,7 @@ use crate::image::{Shares, TreeImage};
 use crate::procfs::maps::Mapping;
 use crate::ptrace::Running;
 use crate::remote::{Pin, SCRATCH_BYTES, Scratch, Tracee};
+use crate::stops;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{PidfdFlags, pidfd_open};
 use snapify_sys::clone::CloneArgs;
@@ -74,7 +75,8 @@ pub(super) fn make(
             maker.set_foreground(terminal.session, fd, terminal.foreground)?;
         }
     }
-    let tracees = maker.finish(image.processes.len())?;
+    let mut tracees = maker.finish(image.processes.len())?;
+    stop(&mut tracees, image)?;
     let pidfd = pidfd_of(image.root().pid())?;
     drop(scratch);
     Ok(Skeleton {
@@ -315,6 +317,23 @@ impl Maker<'_> {
         }
         Ok(tracees)
     }
+}
+
+/// Stops the children that job control had stopped. Their parents ignore that they are told.
+fn stop(tracees: &mut [Tracee<'static>], image: &TreeImage) -> Result<(), ProcError> {
+    for (index, process) in image.processes.iter().enumerate() {
+        if !process.stops_silently() {
+            continue;
+        }
+        // Parents come before their children.
+        let (before, after) = tracees.split_at_mut(index);
+        let mut parents = before.iter_mut();
+        let parent = parents.find(|parent| parent.pid().0 == process.kin.parent);
+        if let (Some(parent), Some(child)) = (parent, after.first_mut()) {
+            stops::stop(child, parent, process.stop_is_known)?;
+        }
+    }
+    Ok(())
 }
 
 /// Discards a pending SIGCHLD: that is what the kernel does with pending signals when they are ignored (sigaction(2)). The

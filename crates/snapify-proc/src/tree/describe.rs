@@ -14,7 +14,7 @@ use crate::memory::{self, MemoryImage, Ranges};
 use crate::procfs::ProcDir;
 use crate::procfs::maps::Mapping;
 use crate::procfs::status::Status;
-use crate::{clocks, context, files, ipc, restore, signals, threads, timers};
+use crate::{clocks, context, files, ipc, restore, signals, stops, threads, timers};
 use snapify_store::SpaceId;
 use std::collections::{HashMap, HashSet};
 
@@ -109,6 +109,7 @@ pub(super) fn describe(
         });
         memories.push(ranges.map(|ranges| (space, ranges)));
     }
+    note_stops(&mut processes, &seen, frozen)?;
     let ipc = system_v(
         &seen[0],
         &mut frozen.processes[0],
@@ -175,6 +176,7 @@ fn describe_one(
         let image = ProcessImage {
             kin,
             stopped,
+            stop_is_known: false,
             shares,
             threads: images,
             memory,
@@ -186,6 +188,26 @@ fn describe_one(
         };
         Ok((image, ranges))
     })
+}
+
+/// Whether parents have taken note of the stops of their children.
+fn note_stops(
+    processes: &mut [ProcessImage],
+    seen: &[Seen],
+    frozen: &mut Frozen,
+) -> Result<(), ProcError> {
+    for image in processes.iter_mut().filter(|image| image.stopped) {
+        let kin = image.kin;
+        let mut pairs = seen.iter().zip(&mut frozen.processes);
+        // Whoever waits for the first process of the tree is not part of it.
+        let Some((parent, process)) = pairs.find(|(seen, _)| seen.kin.pid == kin.parent) else {
+            continue;
+        };
+        let instruction = memory::syscall_instruction(parent.pid, &parent.maps)?;
+        image.stop_is_known =
+            process.with_tracee(instruction, |tracee, _| stops::is_known(tracee, kin.pid))?;
+    }
+    Ok(())
 }
 
 /// The System V objects of all, looked at by one of them.
