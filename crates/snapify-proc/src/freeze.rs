@@ -11,6 +11,7 @@ use crate::threads::{self, rseq};
 use snapify_sys::process;
 use snapify_sys::ptrace::{Registers, RseqConfiguration};
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long a thread may take to stop. Threads stop within a millisecond; only an uninterruptible wait in the kernel takes
@@ -134,19 +135,12 @@ impl FrozenProcess {
         if error.errno() != Some(libc::EPERM) {
             return error;
         }
-        let yama =
-            std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
         let why = "the kernel does not allow to trace it: it belongs to another user, has privileges that you lack, or has \
                    forbidden it (PR_SET_DUMPABLE)";
         let obstacle = Obstacle::new(format!("process {}", self.pid), why);
-        let obstacle = match yama.trim() {
-            "1" => obstacle.with_hint(
-                "kernel.yama.ptrace_scope is 1: only the parent of a program may trace it",
-            ),
-            "2" | "3" => {
-                obstacle.with_hint("kernel.yama.ptrace_scope forbids tracing on this system")
-            }
-            _ => obstacle,
+        let obstacle = match yama_hint(Path::new("/proc/sys/kernel/yama/ptrace_scope")) {
+            Some(hint) => obstacle.with_hint(hint),
+            None => obstacle,
         };
         ProcError::Unsupported {
             pid: self.pid,
@@ -358,6 +352,23 @@ impl Drop for FrozenProcess {
     }
 }
 
+/// What Yama's setting, which is in the file at `path`, means for whoever may not trace, and the way out.
+fn yama_hint(path: &Path) -> Option<&'static str> {
+    match std::fs::read_to_string(path).ok()?.trim() {
+        "1" => Some(
+            "kernel.yama.ptrace_scope is 1: only a parent may trace a program; start it with `snapify run`, save it as root, or \
+             have an administrator set it to 0 (sysctl)",
+        ),
+        "2" => Some(
+            "kernel.yama.ptrace_scope is 2: only root may trace; save it as root, or have an administrator set it to 0 (sysctl)",
+        ),
+        "3" => Some(
+            "kernel.yama.ptrace_scope is 3: nobody may trace anything on this system until it is booted with another setting",
+        ),
+        _ => None,
+    }
+}
+
 fn refused(pid: Pid, why: &str) -> ProcError {
     ProcError::Unsupported {
         pid,
@@ -389,4 +400,23 @@ fn refuse_at_once(pid: Pid, status: &Status) -> Result<(), ProcError> {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_of_yama_has_its_hint() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ptrace_scope");
+        assert_eq!(yama_hint(&path), None);
+        std::fs::write(&path, "0\n").unwrap();
+        assert_eq!(yama_hint(&path), None);
+        for scope in ["1", "2", "3"] {
+            std::fs::write(&path, format!("{scope}\n")).unwrap();
+            let hint = yama_hint(&path).unwrap();
+            assert!(hint.contains(&format!("ptrace_scope is {scope}")), "{hint}");
+        }
+    }
 }

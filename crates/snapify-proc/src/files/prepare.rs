@@ -302,11 +302,11 @@ fn duplicate(fd: RemoteFd) -> Result<OwnedFd, ProcError> {
         .map_err(ProcError::system(format!("duplicating descriptor {fd}")))
 }
 
-/// Moves a descriptor to a number above all those of the image.
+/// Moves a descriptor to a number that the image does not use.
 fn above(fd: &OwnedFd, ctx: &RestoreContext<'_>) -> Result<OwnedFd, ProcError> {
     rustix::io::fcntl_dupfd_cloexec(fd, ctx.first_inherited().0).map_err(ProcError::system(
         format!(
-            "moving descriptor {} above those of the program",
+            "moving descriptor {} out of the way of the program's",
             fd.as_raw_fd()
         ),
     ))

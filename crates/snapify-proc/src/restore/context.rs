@@ -77,7 +77,8 @@ impl RestoreContext<'_> {
         self.stdio
     }
 
-    /// All inherited descriptors are numbered from here on; a descriptor that is made meanwhile may be too.
+    /// All inherited descriptors are numbered from here on, with numbers that no process of the image uses; a descriptor that is
+    /// made meanwhile may be too.
     #[must_use]
     pub fn first_inherited(&self) -> RemoteFd {
         self.first_inherited

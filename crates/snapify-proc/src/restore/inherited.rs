@@ -7,6 +7,7 @@ use crate::ids::RemoteFd;
 use crate::image::{Backing, ObjectImage, TreeImage};
 use crate::memory::huge;
 use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::process::{Resource, getrlimit};
 use snapify_sys::area::Area;
 use snapify_sys::process;
 use std::cell::RefCell;
@@ -23,8 +24,9 @@ pub(super) fn gather<'a>(
     image: &'a TreeImage,
 ) -> Result<RestoreContext<'a>, ProcError> {
     let numbers = image.processes.iter().flat_map(|p| &p.descriptors);
-    let highest = numbers.map(|d| d.fd.0).max().unwrap_or(2).max(2);
-    let first = highest.saturating_add(1).max(16);
+    let made = image.files.descriptions.len() + image.objects.len() + plan.externals.len();
+    let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let first = first_number(numbers.map(|d| d.fd.0), 2 * made as u64 + 64, limit);
     let mut externals = HashMap::new();
     for (key, fd) in &plan.externals {
         externals.insert(key.clone(), above(fd.as_fd(), first)?);
@@ -62,6 +64,27 @@ pub(super) fn gather<'a>(
         first_inherited: RemoteFd(first),
         warnings: RefCell::default(),
     })
+}
+
+/// From which number on there are `room` numbers that no process of the image uses: above all of them, or if the limit leaves
+/// too few there, in the largest gap. If there is no room at all, above: whoever needs it is refused it.
+fn first_number(used: impl Iterator<Item = i32>, room: u64, limit: u64) -> i32 {
+    const LOWEST: i32 = 16;
+    let mut used: Vec<i32> = used.filter(|&number| number >= LOWEST).collect();
+    used.sort_unstable();
+    used.dedup();
+    let above = used.last().map_or(LOWEST, |last| last.saturating_add(1));
+    if above as u64 + room <= limit {
+        return above;
+    }
+    let starts = [LOWEST]
+        .into_iter()
+        .chain(used.iter().map(|n| n.saturating_add(1)));
+    let gaps = starts.zip(&used).map(|(start, &end)| (end - start, start));
+    match gaps.max() {
+        Some((size, start)) if size as u64 >= room => start,
+        _ => above,
+    }
 }
 
 /// The duplicate is not owned by anything here: it lives until this process closes everything that it does not need.
@@ -141,4 +164,21 @@ fn memory_name(what: &str) -> &str {
         .strip_prefix("/memfd:")
         .map(|name| name.strip_suffix(" (deleted)").unwrap_or(name));
     own.unwrap_or("snapify-object")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_above_or_between() {
+        let first = |used: &[i32], room, limit| first_number(used.iter().copied(), room, limit);
+        assert_eq!(first(&[], 100, 1024), 16);
+        assert_eq!(first(&[0, 1, 2, 40], 100, 1024), 41);
+        assert_eq!(first(&[0, 1, 2, 40, 1023], 100, 1024), 41);
+        assert_eq!(first(&[0, 1, 2, 800, 1023], 100, 1024), 16);
+        assert_eq!(first(&[i32::MAX], 100, 1024), 16);
+        let all: Vec<i32> = (0..1024).collect();
+        assert_eq!(first(&all, 100, 1024), 1024);
+    }
 }

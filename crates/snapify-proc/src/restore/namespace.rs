@@ -84,8 +84,15 @@ pub(crate) fn spawn(name: &str, ipc: bool, work: impl FnOnce(Inside)) -> Result<
 
 fn hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        Some(libc::EPERM) => " (does this system allow unprivileged user namespaces?)",
-        Some(libc::ENOSPC) => " (user.max_user_namespaces or user.max_pid_namespaces is reached)",
+        Some(libc::EPERM) => {
+            " (this system does not allow it to ordinary users: an administrator can, by sysctl kernel.unprivileged_userns_clone=1 \
+             or kernel.apparmor_restrict_unprivileged_userns=0, or restart it as root)"
+        }
+        Some(libc::ENOSPC) => {
+            " (user.max_user_namespaces, user.max_pid_namespaces or user.max_mnt_namespaces is 0 or reached: an administrator \
+             can raise it with sysctl)"
+        }
+        Some(libc::EINVAL) => " (this kernel has been built without them)",
         _ => "",
     }
 }
@@ -162,7 +169,20 @@ fn map_ids(user: &NeedsUser) -> Result<(), ProcError> {
         Err(e) if e.errno() != Some(libc::ENOENT) => return Err(e),
         _ => {}
     }
-    write("/proc/self/uid_map", &format!("{0} {0} 1\n", user.uid))?;
+    match write("/proc/self/uid_map", &format!("{0} {0} 1\n", user.uid)) {
+        // Since Linux 5.12 (user_namespaces(7)): files of root could be given capabilities there.
+        Err(ProcError::File { source, .. })
+            if user.uid == 0 && source.raw_os_error() == Some(libc::EPERM) =>
+        {
+            return Err(ProcError::System {
+                what: "make root known in a user namespace (which takes CAP_SETFCAP, and the bounding set here lacks it, as \
+                       it lacks CAP_SYS_ADMIN: restart it where root has one of them)"
+                    .into(),
+                source,
+            });
+        }
+        other => other?,
+    }
     write("/proc/self/gid_map", &format!("{0} {0} 1\n", user.gid))
 }
 

@@ -92,3 +92,45 @@ fn stopped() {
 fn semaphores() {
     survives("semaphores");
 }
+
+#[test]
+fn catcher() {
+    survives("catcher");
+}
+
+/// The limit of the restart leaves no number above those of the program either.
+#[test]
+fn numbers() {
+    survives("numbers");
+    for user in User::all() {
+        let stage = Stage::of("trees", "numbers", user);
+        let original = stage.start();
+        stage.save(original.pid(), "image", true);
+        original.expect_killed();
+        let mut limited = stage.command("bash");
+        limited.args(["-c", "ulimit -n 4096 && exec \"$@\"", "bash"]);
+        let restored = stage.try_restore_by(limited, "image").unwrap();
+        restored.go_on_and_be_fine();
+    }
+}
+
+#[test]
+fn a_traced_process_is_refused_and_its_tracer_is_named() {
+    let stage = Stage::of("trees", "catcher", User::Ourselves);
+    let program = stage.start();
+    let pid = program.pid();
+    // A tracer is a thread, and with its end the process is not traced any more.
+    std::thread::scope(|scope| {
+        let tracer = scope.spawn(|| {
+            snapify_sys::ptrace::seize(pid, 0).unwrap();
+            let us = rustix::thread::gettid();
+            let refusal = stage.try_save(pid, "image", false).unwrap_err();
+            let wanted = format!("traced by process {us}");
+            assert!(refusal.contains(&wanted), "{refusal}");
+            assert!(stage.check(pid).contains(&wanted));
+        });
+        tracer.join().unwrap();
+    });
+    stage.save(pid, "image", false);
+    program.go_on_and_be_fine();
+}
