@@ -166,6 +166,8 @@ const NUMBERS: &[Number] = &[
 ];
 
 const PRIORITY: &str = "SO_PRIORITY";
+/// What an accepted connection has from the packet that began it; a program can set neither on a stream socket.
+const OF_FIRST_PACKET: [&str; 2] = ["IP_MULTICAST_TTL", "IPV6_MULTICAST_HOPS"];
 /// `IP_LOCAL_PORT_RANGE` (Linux 6.3): lowest port in the lower 16 bits, highest in the upper.
 pub(super) const LOCAL_PORT_RANGE: i32 = 51;
 
@@ -177,8 +179,12 @@ impl Options {
     /// If no socket of this kind can be made to compare with, or an option cannot be read.
     pub(super) fn of(socket: BorrowedFd<'_>, kind: Kind, is_connected: bool) -> io::Result<Self> {
         let new = kind.socket()?;
+        let is_stream = sockopt::get_int(socket, SOCKET, libc::SO_TYPE)? == libc::SOCK_STREAM;
         let mut numbers = BTreeMap::new();
         for option in NUMBERS {
+            if is_stream && OF_FIRST_PACKET.contains(&option.name) {
+                continue;
+            }
             let Ok(usual) = sockopt::get_int(&new, option.level, option.option) else {
                 continue;
             };
