@@ -41,6 +41,8 @@ test: stage examples
 soak: stage examples
 	@scripts/setup test
 	SNAPIFY_STAGE="$(STAGE)" SNAPIFY_ROUNDS=20 $(CARGO) test --release --locked -p snapify-tests -- --ignored --nocapture soak
+	@# Real programs: ten rounds of each.
+	SNAPIFY_STAGE="$(STAGE)" SNAPIFY_ROUNDS=10 $(CARGO) test --release --locked -p snapify-tests -- process_trees plain_programs
 
 bench: stage examples
 	@SNAPIFY_STAGE="$(STAGE)" "$(TARGET_DIR)/release/snapify-bench"

@@ -4,6 +4,7 @@
 #[path = "behaviour"]
 mod behaviour {
     mod bad_input;
+    mod bad_trees;
     mod capi;
     mod cards_that_die;
     mod coi;
@@ -23,4 +24,5 @@ mod behaviour {
     mod schedule;
     mod stops_and_restarts;
     mod swap;
+    mod terminals;
 }

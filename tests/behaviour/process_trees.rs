@@ -70,6 +70,30 @@ fn a_pool_of_python_processes() {
 }
 
 #[test]
+fn a_compiler_with_its_passes() {
+    survives(
+        User::Ordinary,
+        |session| {
+            let mut command = script(
+                session,
+                "for i in $(seq 1500); do
+                     echo \"int f$i(int x) { int s = $i; for (int i = 0; i < x % 9; i++) s = s * $((i * 2 + 3)) + (x >> i % 5); return s; }\"
+                 done >large.c
+                 echo '#include <stdio.h>' >>large.c
+                 echo 'int main(void) { unsigned s = 1;' >>large.c
+                 for i in $(seq 1500); do echo \"s = s * 31 + (unsigned)f$i((int)(s % 1000));\"; done >>large.c
+                 echo 'printf(\"%u\\n\", s); }' >>large.c
+                 gcc -O1 -o large large.c && ./large",
+            );
+            command.env("TMPDIR", session.dir());
+            command
+        },
+        ROUNDS,
+        Meanwhile::Nothing,
+    );
+}
+
+#[test]
 fn make_compiles_in_parallel() {
     survives(
         User::Ordinary,

@@ -9,6 +9,7 @@ mod program;
 mod session;
 mod stage;
 mod survive;
+mod terminal;
 mod user;
 
 pub use offload::{OffloadApp, Shape};
@@ -16,6 +17,7 @@ pub use program::{Language, compile, example};
 pub use session::{Finished, Running, Session, poll_until};
 pub use stage::stage;
 pub use survive::{Meanwhile, survive_rounds, survives};
+pub use terminal::Terminal;
 pub use user::User;
 
 /// How many rounds a test of random moments does: `SNAPIFY_ROUNDS`, or `default`.

@@ -62,6 +62,12 @@ impl Session {
         Self { dir, user }
     }
 
+    /// Whose session it is.
+    #[must_use]
+    pub fn user(&self) -> User {
+        self.user
+    }
+
     /// The session's directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
@@ -188,6 +194,11 @@ impl Session {
     /// Kills the host process `pid`, all its descendants and all offload processes of the application, with SIGKILL. False
     /// if the host process was gone.
     pub fn kill_host(&self, _run: &Running, pid: i32) -> bool {
+        self.kill_tree(pid)
+    }
+
+    /// As [`Self::kill_host`], of a program that was not started by [`Self::start`].
+    pub fn kill_tree(&self, pid: i32) -> bool {
         let offload_processes = self
             .applications()
             .iter()
@@ -242,6 +253,13 @@ impl Session {
                     .is_ok_and(|bytes| bytes.split(|b| *b == 0).any(|v| v == mark.as_bytes()))
             })
             .collect()
+    }
+
+    /// Kills what is left of this session's programs.
+    pub fn kill_all(&self) {
+        for pid in self.processes().into_iter().filter_map(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
     }
 
     /// Fails unless every process of this session ends now that its programs have.
