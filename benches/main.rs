@@ -5,6 +5,7 @@
 //! tables named.
 
 mod checkpoint;
+mod incremental;
 mod live;
 mod machine;
 mod micro;
@@ -20,7 +21,7 @@ use anyhow::{Result, bail};
 
 type Bench = fn(&place::Place) -> Result<()>;
 
-const ALL: [(&str, Bench); 7] = [
+const ALL: [(&str, Bench); 8] = [
     ("micro", micro::run),
     ("checkpoint", checkpoint::run),
     ("overhead", overhead::run),
@@ -28,6 +29,7 @@ const ALL: [(&str, Bench); 7] = [
     ("live", live::run),
     ("store", store::run),
     ("swap", swap::run),
+    ("incremental", incremental::run),
 ];
 
 fn main() -> Result<()> {

@@ -27,8 +27,17 @@ impl Program {
 
     /// Has it fork; seconds that that took.
     pub fn fork(&mut self) -> Result<f64> {
+        self.tell("fork")
+    }
+
+    /// Has it write to every `n`-th of its pages; seconds that that took.
+    pub fn write(&mut self, n: u32) -> Result<f64> {
+        self.tell(&format!("write {n}"))
+    }
+
+    fn tell(&mut self, what: &str) -> Result<f64> {
         let input = self.child.stdin.as_mut();
-        writeln!(input.context("standard input is a pipe")?, "fork")?;
+        writeln!(input.context("standard input is a pipe")?, "{what}")?;
         let nanoseconds: f64 = self.line()?.parse()?;
         Ok(nanoseconds / 1e9)
     }

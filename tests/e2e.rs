@@ -12,6 +12,7 @@ mod behaviour {
     mod continues_unharmed;
     mod drain;
     mod examples_survive;
+    mod increments;
     mod live;
     mod migrate;
     mod openmp_conformance;

@@ -1,6 +1,6 @@
 /* Holds MEBIBYTES of memory in small or huge pages, one word of each 4 KiB written (the rest is zero), says "ready", then
- * waits for lines on its standard input: at "fork" it forks, and tells how many nanoseconds that took; the end of input
- * ends it. */
+ * waits for lines on its standard input: at "fork" it forks, at "write N" it writes to every N-th page, and tells how many
+ * nanoseconds that took; the end of input ends it. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,14 @@ int main(int argc, char **argv) {
     fflush(stdout);
     char line[64];
     while (fgets(line, sizeof line, stdin)) {
+        size_t every = 0;
         const uint64_t begin = now();
+        if (sscanf(line, "write %zu", &every) == 1 && every > 0) {
+            for (size_t at = 0; at < bytes; at += every * 4096) ++*(uint64_t *)(memory + at);
+            printf("%llu\n", (unsigned long long)(now() - begin));
+            fflush(stdout);
+            continue;
+        }
         const pid_t child = fork();
         if (child == 0) _exit(0);
         const uint64_t end = now();

@@ -1,6 +1,8 @@
 //! The command line's side: finding an application, and asking its supervisor; or doing without one.
 
-use crate::checkpoint::{Application, Ending, Live, Manner, clean_up_after_worker, start_worker};
+use crate::checkpoint::{
+    Application, Ending, Live, Manner, Sequence, clean_up_after_worker, start_worker,
+};
 use crate::error::JobError;
 use crate::events::Observer;
 use crate::processes::{own_process, wait_readable};
@@ -27,6 +29,8 @@ pub struct CheckpointOptions {
     pub live: Live,
     /// The snapshot gets a number greater than this: that of the newest one where copies of the directory's are.
     pub after: u32,
+    /// How it follows others.
+    pub sequence: Sequence,
 }
 
 /// All running applications of this user.
@@ -127,6 +131,7 @@ pub(crate) fn checkpoint_with(
         outside: options.outside,
         live: options.live,
         after: options.after,
+        sequence: options.sequence,
     };
     match supervisor_of(options.pid)? {
         Some((_, folder)) => report_of(ask(&folder, &request, signals, observer, options.pid)?),
@@ -203,6 +208,7 @@ fn plain(
         live: options.live,
         outside: options.outside,
         after: options.after,
+        sequence: options.sequence,
     };
     let worker = start_worker(&application, dir, manner, theirs)?;
     let report = follow(&ours, signals, observer, options.pid).and_then(report_of);

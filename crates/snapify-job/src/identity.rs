@@ -5,18 +5,20 @@ use snapify_store::ProgramIdentity;
 /// The identity of a plain process: the same process of the same boot, and nothing else, continues its chain.
 pub(crate) fn of_process(pid: i32) -> Option<ProgramIdentity> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Field 22, counted from the end of the command, which may itself hold blanks and parentheses.
-    let started = stat
-        .rsplit_once(')')?
-        .1
-        .split_whitespace()
-        .nth(19)?
-        .to_owned();
+    let started = start_time(pid)?;
     Some(ProgramIdentity {
         id: format!("process-{}-{pid}-{started}", boot.trim()),
         command: command_line(pid),
     })
+}
+
+/// When a process was started, in clock ticks since boot; it tells processes with the same id from each other.
+pub(crate) fn start_time(pid: i32) -> Option<u64> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    // Field 22, counted from the end of the command, which may itself hold blanks and parentheses.
+    let fields = stat.rsplit_once(')')?.1;
+    fields.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// A new identity for an application of a supervisor; it keeps it over restarts.

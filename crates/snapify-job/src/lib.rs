@@ -18,6 +18,7 @@ mod engine;
 mod error;
 mod events;
 mod identity;
+mod keeper;
 mod layout;
 mod link;
 mod measured;
@@ -34,7 +35,7 @@ mod swap;
 mod timing;
 
 pub use card::{CardDaemonOptions, card_daemon};
-pub use checkpoint::Live;
+pub use checkpoint::{Increments, Live, Sequence};
 pub use clients::{CheckpointOptions, applications, check, checkpoint};
 pub use copy::{CopyEvent, CopyOptions, copy};
 pub use error::JobError;

@@ -1,6 +1,6 @@
 //! Messages between the command line and the supervisor of an application, and between a worker and both.
 
-use crate::checkpoint::Live;
+use crate::checkpoint::{Live, Sequence};
 use crate::events::Event;
 use crate::swap::{Order, SwapReport};
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,9 @@ pub(crate) enum Request {
         /// The snapshot gets a number greater than this.
         #[serde(default)]
         after: u32,
+        /// How the snapshot follows others.
+        #[serde(default)]
+        sequence: Sequence,
     },
     /// Swap an offload process, or move it. Answers: `Event`s, then `Swapped` or `Failed`. Closing the connection cancels
     /// a swap-out.
@@ -131,6 +134,8 @@ pub struct CheckpointReport {
     pub dir: PathBuf,
     /// The number of the snapshot in it.
     pub point: u32,
+    /// The number of the snapshot that it builds on, if it holds only what has changed since.
+    pub parent: Option<u32>,
     /// Whether the application was ended.
     pub stopped: bool,
     /// What each member took.

@@ -1,7 +1,8 @@
 //! The directory in which running applications are found by their user's other commands.
 //!
 //! One folder an application, `apps/<supervisor's pid>-<start time>`, with two sockets: `control` for the
-//! command line and `agent` for the host library of the program.
+//! command line and `agent` for the host library of the program. In `tracked` are the sockets of those who keep account of
+//! what programs write to their memory.
 
 use crate::error::JobError;
 use crate::swap::Registry;
@@ -48,6 +49,16 @@ impl RuntimeDir {
         }
         create_private(&path.join("apps"))?;
         Ok(Self { path })
+    }
+
+    /// The directory of those who keep account of programs' memory, made if missing.
+    ///
+    /// # Errors
+    /// Where it cannot be made.
+    pub(crate) fn tracked(&self) -> Result<PathBuf, JobError> {
+        let path = self.path.join("tracked");
+        create_private(&path)?;
+        Ok(path)
     }
 
     /// Makes the folder of a new application, supervised by this process.

@@ -7,6 +7,9 @@
 //! engine restore DIR [KEY=FILE...]
 //!                                 restores it with these files for the externals, and ends as it does
 //! engine launch PROGRAM [ARGS]    runs a program in namespaces of its own
+//! engine follow PID DIR ROUNDS [--live]
+//!                                 saves it again and again, and fails if a page has changed that counts as
+//!                                 unchanged
 //! engine calls PID                how long remote system calls take in it
 //! engine check PID                lists what stands in the way
 //! engine reap PID                 removes dead copies that an engine left that was killed
@@ -16,17 +19,19 @@
 
 use snapify_proc::{
     External, Frozen, LaunchSpec, Orphans, Outside, Pid, RemoteAddr, RemoteFd, RestorePlan,
-    TreeImage,
+    Tracking, TreeImage,
 };
 use snapify_proc::{check, launch, reap_copies, restore};
-use snapify_store::PageFile;
+use snapify_store::{PAGE_SIZE, PageFile, PageSink, SpaceId};
+use std::collections::HashMap;
 use std::error::Error;
 use std::fs::File;
 use std::io::BufWriter;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
-use std::time::Instant;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -41,6 +46,8 @@ fn main() -> ExitCode {
         ["save", pid, dir, externals @ ..] => save(pid, Path::new(dir), After::GoOn, externals),
         ["restore", dir, externals @ ..] => run_restored(Path::new(dir), externals),
         ["launch", program, ..] => run_launched(program, &args[2..]),
+        ["follow", pid, dir, rounds] => follow(pid, Path::new(dir), rounds, false),
+        ["follow", pid, dir, rounds, "--live"] => follow(pid, Path::new(dir), rounds, true),
         ["calls", pid] => time_calls(pid),
         ["check", pid] => list(pid),
         ["reap", pid] => reap(pid),
@@ -121,6 +128,88 @@ fn save(
         summary.pages_stored,
         saved - described
     );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Hashes of the pages of processes; what is not there is zero.
+#[derive(Default)]
+struct Memory(Mutex<HashMap<(SpaceId, u64), u64>>);
+
+impl PageSink for Memory {
+    fn write(&self, space: SpaceId, start: u64, data: &[u8]) -> std::io::Result<()> {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut pages = self
+            .0
+            .lock()
+            .map_err(|_| std::io::Error::other("poisoned"))?;
+        for (page, at) in data
+            .chunks(PAGE_SIZE as usize)
+            .zip((start..).step_by(PAGE_SIZE as usize))
+        {
+            let mut hasher = DefaultHasher::new();
+            page.hash(&mut hasher);
+            pages.insert((space, at), hasher.finish());
+        }
+        Ok(())
+    }
+}
+
+fn follow(pid: &str, dir: &Path, rounds: &str, live: bool) -> Result<ExitCode, Box<dyn Error>> {
+    std::fs::create_dir_all(dir)?;
+    let path = dir.join("pages.snap");
+    let mut tracking = Tracking::default();
+    let mut before: HashMap<(SpaceId, u64), u64> = HashMap::new();
+    let (mut bytes, mut changed_bytes) = (0, 0);
+    for round in 0..rounds.parse::<u32>()? {
+        std::thread::sleep(Duration::from_micros(u64::from(round) * 7919 % 30_000));
+        let mut frozen = Frozen::freeze(Pid(pid.parse()?))?;
+        // As it is handed from one process to another.
+        let (text, descriptors) = tracking.into_parts()?;
+        frozen.set_tracking(Tracking::from_parts(&text, descriptors)?);
+        let image = frozen.describe(&[])?;
+        if let Some(failure) = frozen.track(true).first() {
+            return Err(failure.clone().into());
+        }
+        tracking = frozen.take_tracking();
+        let changed = tracking.changed_since(&round.to_string());
+        let changes = changed.map(|changed| frozen.changes(&changed));
+        let out = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)?;
+        if live {
+            let copies = frozen.thaw_copied().map_err(|refused| refused.why)?;
+            copies.save_pages(out, "pages.snap", &())?;
+            copies.finish()?;
+        } else {
+            frozen.save_pages(out, "pages.snap", &())?;
+            frozen.thaw()?;
+        }
+        tracking.saved_as((round + 1).to_string(), Some(&round.to_string()));
+        let now = Memory::default();
+        PageFile::open(File::open(&path)?, path.clone())?.fill(&now, &())?;
+        let now = now.0.into_inner()?;
+        if round > 0 {
+            let changes = changes.ok_or("it is not known what has changed")?;
+            for range in &changes.unchanged {
+                for at in (range.start..range.start + range.bytes).step_by(PAGE_SIZE as usize) {
+                    let place = (range.space, at);
+                    if now.get(&place) != before.get(&place) {
+                        let space = range.space;
+                        return Err(
+                            format!("round {round}: page {at:#x} of {space} changed").into()
+                        );
+                    }
+                }
+            }
+            bytes += image.private_bytes();
+            changed_bytes += changes.bytes();
+        }
+        before = now;
+    }
+    println!("{changed_bytes} of {bytes} bytes have changed");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -10,7 +10,7 @@ use crate::procfs::maps::Mapping;
 use crate::procfs::status::Status;
 use snapify_store::SpaceId;
 use std::cell::{Ref, RefCell, RefMut};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -33,6 +33,10 @@ pub struct CaptureContext<'a> {
     pub(crate) gathered: &'a Gathered,
 }
 
+/// The page space of the first object. Those before are for the memory of processes, which have theirs for as long as they
+/// live.
+const FIRST_OBJECT: u32 = 1 << 24;
+
 /// What is gathered while the processes of a tree are looked at one after the other.
 #[derive(Debug)]
 pub struct Gathered {
@@ -45,13 +49,15 @@ pub struct Gathered {
 }
 
 impl Gathered {
-    /// For these processes, which have the page spaces from 0 on for their memory; objects get those behind.
-    pub(crate) fn new(processes: impl IntoIterator<Item = (Pid, Pid)>) -> Self {
-        let inner: HashMap<Pid, Pid> = processes.into_iter().collect();
+    /// For these processes, and objects that have had these page spaces before.
+    pub(crate) fn new(
+        processes: impl IntoIterator<Item = (Pid, Pid)>,
+        known: &BTreeMap<(u64, u64), SpaceId>,
+    ) -> Self {
         Self {
-            objects: RefCell::new(Objects::from_space(inner.len() as u32)),
+            objects: RefCell::new(Objects::knowing(known)),
             obstacles: RefCell::default(),
-            inner,
+            inner: processes.into_iter().collect(),
         }
     }
 
@@ -146,30 +152,51 @@ pub(crate) struct MemoryPart {
 /// Contents that are saved as page spaces of their own.
 #[derive(Debug)]
 pub struct Objects {
-    /// Space of the first one.
-    first: u32,
     pub(crate) images: Vec<ObjectImage>,
     pub(crate) sources: Vec<ObjectSource>,
-    by_inode: HashMap<(u64, u64), SpaceId>,
+    /// Where in both lists the object of a space is.
+    places: HashMap<SpaceId, usize>,
+    by_inode: BTreeMap<(u64, u64), SpaceId>,
+    /// Spaces that files have had before, by device and inode number.
+    known: BTreeMap<(u64, u64), SpaceId>,
+    /// The space of the next one that is not known.
+    next: u32,
 }
 
 impl Objects {
-    fn from_space(first: u32) -> Self {
+    fn knowing(known: &BTreeMap<(u64, u64), SpaceId>) -> Self {
+        let last = known.values().map(|space| space.0).max();
         Self {
-            first,
             images: Vec::new(),
             sources: Vec::new(),
-            by_inode: HashMap::new(),
+            places: HashMap::new(),
+            by_inode: BTreeMap::new(),
+            known: known.clone(),
+            next: last.map_or(FIRST_OBJECT, |last| last + 1),
         }
     }
 
     /// Where the content of an object is read from.
     pub(crate) fn source(&self, space: SpaceId) -> Option<&ObjectSource> {
-        self.sources.get(space.0.checked_sub(self.first)? as usize)
+        self.sources.get(*self.places.get(&space)?)
+    }
+
+    /// The spaces of those that are files, by device and inode number.
+    pub(crate) fn keyed(&self) -> BTreeMap<(u64, u64), SpaceId> {
+        self.by_inode.clone()
     }
 
     /// Adds bytes, as the content of a pipe.
     pub fn add_bytes(&mut self, what: impl Into<String>, bytes: Vec<u8>) -> SpaceId {
+        self.add_bytes_of(what, bytes, None)
+    }
+
+    fn add_bytes_of(
+        &mut self,
+        what: impl Into<String>,
+        bytes: Vec<u8>,
+        key: Option<(u64, u64)>,
+    ) -> SpaceId {
         let image = ObjectImage {
             space: SpaceId(0),
             bytes: bytes.len() as u64,
@@ -178,7 +205,7 @@ impl Objects {
             mode: 0o600,
             backing: Backing::File,
         };
-        self.push(image, ObjectSource::Bytes(bytes))
+        self.push(image, ObjectSource::Bytes(bytes), key)
     }
 
     /// Adds shared memory whose content has been read already, of the file with this device and inode number.
@@ -189,13 +216,10 @@ impl Objects {
         key: Option<(u64, u64)>,
         backing: Backing,
     ) -> SpaceId {
-        let space = self.add_bytes(what, content);
+        let space = self.add_bytes_of(what, content, key);
         if let Some(image) = self.images.last_mut() {
             image.backing = backing;
             image.mode = 0o777;
-        }
-        if let Some(key) = key {
-            self.by_inode.insert(key, space);
         }
         space
     }
@@ -226,9 +250,7 @@ impl Objects {
             mode: stat.st_mode & 0o7777,
             backing: Backing::of(&file)?,
         };
-        let space = self.push(image, ObjectSource::File(file));
-        self.by_inode.insert(key, space);
-        Ok(space)
+        Ok(self.push(image, ObjectSource::File(file), Some(key)))
     }
 
     /// The object with this device and inode number (as stat(2) shows them), if it was added.
@@ -254,14 +276,25 @@ impl Objects {
             mode: 0o777,
             backing,
         };
-        let space = self.push(image, ObjectSource::Memory(parts));
-        self.by_inode.insert(key, space);
-        space
+        self.push(image, ObjectSource::Memory(parts), Some(key))
     }
 
-    fn push(&mut self, mut image: ObjectImage, source: ObjectSource) -> SpaceId {
-        image.space = SpaceId(self.first + self.images.len() as u32);
-        let space = image.space;
+    fn push(
+        &mut self,
+        mut image: ObjectImage,
+        source: ObjectSource,
+        key: Option<(u64, u64)>,
+    ) -> SpaceId {
+        let known = key.and_then(|key| self.known.remove(&key));
+        let space = known.unwrap_or_else(|| {
+            self.next += 1;
+            SpaceId(self.next - 1)
+        });
+        if let Some(key) = key {
+            self.by_inode.insert(key, space);
+        }
+        image.space = space;
+        self.places.insert(space, self.images.len());
         self.images.push(image);
         self.sources.push(source);
         space

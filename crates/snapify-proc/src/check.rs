@@ -15,7 +15,7 @@ use crate::timers;
 use crate::tree::{self, Member};
 use snapify_sys::kcmp::{Kind, kcmp};
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
 
 /// Lists all that is known from `/proc` to stand in the way of saving process `pid` and all its descendants, without
@@ -63,7 +63,7 @@ fn look(proc: &ProcDir, externals: &[External]) -> Result<Vec<Obstacle>, ProcErr
             living.push((proc, status));
         }
     }
-    let gathered = Gathered::new(members.clone());
+    let gathered = Gathered::new(members.clone(), &BTreeMap::new());
     for (proc, status) in &living {
         let result = check_one(proc, status, externals, &gathered, |pid| {
             members.contains_key(&pid)

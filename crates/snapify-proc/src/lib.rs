@@ -28,6 +28,7 @@ pub mod signals;
 mod stops;
 pub mod threads;
 pub mod timers;
+pub mod tracking;
 pub mod tree;
 
 pub use check::{check, check_except};
@@ -35,5 +36,7 @@ pub use error::{Obstacle, ProcError};
 pub use external::{External, Outside};
 pub use ids::{Pid, RemoteAddr, RemoteFd, Tid};
 pub use image::{ProcessImage, TreeImage};
+pub use memory::Form;
 pub use restore::{LaunchSpec, Orphans, RestorePlan, Restored, launch, preflight, restore};
+pub use tracking::{Changed, Changes, Tracking};
 pub use tree::{Copies, Frozen, NotCopied, reap_copies};

@@ -28,6 +28,8 @@ pub mod sock_diag;
 pub mod sockopt;
 #[allow(unsafe_code)]
 pub mod tty;
+#[allow(unsafe_code)]
+pub mod uffd;
 pub mod unix_diag;
 #[allow(unsafe_code)]
 pub mod unix_socket;

@@ -1,4 +1,5 @@
-//! `PAGEMAP_SCAN` (Linux 6.7): which pages of a process exist, and of what kind they are.
+//! `PAGEMAP_SCAN` (Linux 6.7): which pages of a process exist, and of what kind they are; and write-protecting those
+//! that were written, where a userfaultfd tracks that ([`crate::uffd`]).
 
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 use std::ffi::c_void;
@@ -139,13 +140,78 @@ pub fn scan(
     end: u64,
     filter: Filter,
     buffer: &mut [Region],
+    each: impl FnMut(Region),
+) -> io::Result<()> {
+    walk(pagemap, start, end, 0, filter, buffer, each)
+}
+
+/// Write-protects every page in `start..end` that passes `filter`, so that it counts as not written from now on. All
+/// mappings there must be tracked.
+///
+/// `buffer` must not be empty: without one the kernel protects pages whatever the filter says, and makes page tables for
+/// those that do not exist.
+///
+/// # Errors
+/// As [`scan`]; `EPERM` if a mapping is not tracked. Some pages may be protected then.
+pub fn protect(
+    pagemap: impl AsFd,
+    start: u64,
+    end: u64,
+    filter: Filter,
+    buffer: &mut [Region],
+) -> io::Result<()> {
+    let flags = WP_MATCHING | CHECK_WP_ASYNC;
+    walk(pagemap, start, end, flags, filter, buffer, |_| {})
+}
+
+/// Whether all mappings in `start..end` are tracked by the kernel alone (`UFFD_FEATURE_WP_ASYNC`), by whomever.
+///
+/// # Errors
+/// As [`scan`].
+pub fn is_tracked(pagemap: impl AsFd, start: u64, end: u64) -> io::Result<bool> {
+    // Of pages of no kind at all there are none.
+    let filter = Filter {
+        all: Categories::PRESENT | Categories::SWAPPED,
+        ..Filter::default()
+    };
+    let mut buffer = [Region::default(); 1];
+    match walk(
+        pagemap,
+        start,
+        end,
+        CHECK_WP_ASYNC,
+        filter,
+        &mut buffer,
+        |_| {},
+    ) {
+        Ok(()) => Ok(true),
+        Err(e) if e.raw_os_error() == Some(libc::EPERM) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// `PM_SCAN_WP_MATCHING`
+const WP_MATCHING: u64 = 1;
+/// `PM_SCAN_CHECK_WPASYNC`
+const CHECK_WP_ASYNC: u64 = 2;
+
+fn walk(
+    pagemap: impl AsFd,
+    start: u64,
+    end: u64,
+    flags: u64,
+    filter: Filter,
+    buffer: &mut [Region],
     mut each: impl FnMut(Region),
 ) -> io::Result<()> {
+    if buffer.is_empty() {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
     let mut at = start;
     while at < end {
         let args = ScanArgs {
             size: size_of::<ScanArgs>() as u64,
-            flags: 0,
+            flags,
             start: at,
             end,
             walk_end: 0,

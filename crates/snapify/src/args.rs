@@ -93,15 +93,26 @@ pub struct Checkpoint {
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto",
           default_missing_value = "always")]
     pub live: Live,
-    /// Save everything, not only what changed since the last snapshot
-    #[arg(long, conflicts_with = "incremental")]
-    pub full: bool,
-    /// Save only what changed since the last snapshot
-    #[arg(long)]
-    pub incremental: bool,
+    #[command(flatten)]
+    pub sequence: Sequence,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+/// How snapshots follow each other.
+#[derive(Args, Clone, Debug)]
+pub struct Sequence {
+    /// Save everything, not only what has changed since the last snapshot
+    #[arg(long, conflicts_with = "incremental")]
+    pub full: bool,
+    /// Save only what has changed since the last snapshot, even if all memory has to be read and compared to find out;
+    /// without this, everything is saved then
+    #[arg(long)]
+    pub incremental: bool,
+    /// Save everything each time that so many snapshots build on each other; 16 if not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub full_every: Option<u32>,
 }
 
 /// What becomes of TCP connections to programs that are not saved.

@@ -17,8 +17,8 @@ use args::{Cli, Command, Tcp};
 use clap::{CommandFactory, Parser};
 use progress::Progress;
 use snapify_job::{
-    CardDaemonOptions, CheckpointOptions, Files, Outside, RestartOptions, RunOptions, Schedule,
-    Which,
+    CardDaemonOptions, CheckpointOptions, Files, Increments, Outside, RestartOptions, RunOptions,
+    Schedule, Sequence, Which,
 };
 use std::process::ExitCode;
 
@@ -41,6 +41,19 @@ fn start_tracing() {
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
             .init();
+    }
+}
+
+/// How snapshots follow each other.
+fn sequence(sequence: &args::Sequence) -> Sequence {
+    let default = Sequence::default();
+    Sequence {
+        increments: match (sequence.full, sequence.incremental) {
+            (true, _) => Increments::Full,
+            (_, true) => Increments::Always,
+            _ => Increments::Auto,
+        },
+        full_every: sequence.full_every.unwrap_or(default.full_every),
     }
 }
 
@@ -68,6 +81,7 @@ fn execute(command: Command) -> Result<ExitCode> {
                 outside: checkpoint.tcp.map_or(Outside::Refuse, Tcp::outside),
                 live: checkpoint.live.into(),
                 after: 0,
+                sequence: sequence(&checkpoint.sequence),
             };
             let mut progress = Progress::new();
             let done = snapify_job::checkpoint(&options, &mut progress);
@@ -88,6 +102,7 @@ fn execute(command: Command) -> Result<ExitCode> {
                 rate: restart.rate,
                 outside: Outside::Refuse,
                 live: snapify_job::Live::Auto,
+                incremental: false,
                 log: None,
             });
             let options = RestartOptions {

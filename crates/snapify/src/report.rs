@@ -23,8 +23,11 @@ pub fn checkpoint(report: &CheckpointReport, as_json: bool) -> Result<ExitCode> 
     }
     let time = |value: f64| seconds(Duration::from_secs_f64(value));
     println!(
-        "snapshot {} of process {} in {}: {} in {}{}",
+        "snapshot {}{} of process {} in {}: {} in {}{}",
         report.point,
+        report.parent.map_or_else(String::new, |parent| format!(
+            " (what has changed since {parent})"
+        )),
         report.pid,
         report.dir.display(),
         bytes(report.file_bytes),

@@ -58,6 +58,9 @@ pub struct Manner {
     /// How many snapshots stay; older ones are removed, with the exception of those that newer ones build on
     #[arg(long, value_name = "K", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub keep: u32,
+    /// Save only what has changed since the last snapshot, where that is known; every 16th holds everything
+    #[arg(long)]
+    pub incremental: bool,
     /// Copy each snapshot to this directory, on storage that outlives the node
     #[arg(long, value_name = "DIR")]
     pub shared: Option<PathBuf>,
@@ -100,6 +103,7 @@ impl Manner {
             rate: self.rate,
             outside: Outside::Refuse,
             live: snapify_job::Live::Auto,
+            incremental: self.incremental,
             log: None,
         }
     }

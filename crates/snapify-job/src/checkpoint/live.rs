@@ -5,8 +5,8 @@ use crate::events::Event;
 use crate::link::Link;
 use crate::snapshot::PAGES_FILE;
 use serde::{Deserialize, Serialize};
-use snapify_proc::{Copies, Frozen, Pid, ProcError};
-use snapify_store::PageFileSummary;
+use snapify_proc::{Changed, Copies, Form, Frozen, Pid, ProcError};
+use snapify_store::{PageFileSummary, WriteOptions};
 use std::fs::File;
 
 /// From so many bytes of private memory on, a copy is worth its own cost. To save this much takes some 25 ms, to copy it less than
@@ -68,11 +68,26 @@ pub(super) fn stand_or_go_on(frozen: Frozen, live: bool, link: &Link) -> Standin
 
 impl Standing {
     /// Writes the pages.
-    pub(super) fn save_pages(&self, out: File, link: &Link) -> Result<PageFileSummary, ProcError> {
+    pub(super) fn save_pages(
+        &self,
+        form: Form<'_>,
+        out: File,
+        link: &Link,
+    ) -> Result<PageFileSummary, ProcError> {
+        let (options, out) = (&WriteOptions::default(), (out, PAGES_FILE));
         match self {
-            Self::Frozen(frozen) => frozen.save_pages(out, PAGES_FILE, link),
-            Self::Copied(copies) => copies.save_pages(out, PAGES_FILE, link),
+            Self::Frozen(frozen) => frozen.save_as(form, options, out, link),
+            Self::Copied(copies) => copies.save_as(form, options, out, link),
             Self::Gone => Err(ProcError::Cancelled),
+        }
+    }
+
+    /// Bytes of private memory that have changed.
+    pub(super) fn changed_bytes(&self, changed: &Changed) -> u64 {
+        match self {
+            Self::Frozen(frozen) => frozen.changes(changed).bytes(),
+            Self::Copied(copies) => copies.changes(changed).bytes(),
+            Self::Gone => 0,
         }
     }
 

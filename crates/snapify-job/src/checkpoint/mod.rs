@@ -4,12 +4,14 @@
 //! This is the figure 5 of paper 1 with the roles of today: the coordinator asks the host library to pause, has the
 //! card daemons capture the offload processes, and captures the host process itself with the engine meanwhile.
 
+mod increment;
 mod live;
 mod members;
 mod pause;
 mod stdio;
 mod worker;
 
+pub use increment::{Increments, Sequence};
 pub use live::Live;
 pub(crate) use live::clean_up_after_worker;
 pub(crate) use members::{Captured, await_capture};
@@ -18,6 +20,7 @@ pub(crate) use worker::{Ending, Worker, start_swap_worker, start_worker};
 
 use crate::error::JobError;
 use crate::events::{Event, Phase};
+use crate::keeper;
 use crate::link::Link;
 use crate::processes::own_process;
 use crate::protocol::{CheckpointReport, MemberReport};
@@ -25,12 +28,13 @@ use crate::snapshot::{
     HOST, JOB_FILE, Job, OffloadProcess, PAGES_FILE, PROCESS_FILE, offload_member,
 };
 use crate::timing;
+use increment::Plan;
 use live::Standing;
 use members::Captures;
 use pause::Pause;
 use snapify_fabric::Channel;
 use snapify_plan::Measurement;
-use snapify_proc::{External, Frozen, Outside, Pid};
+use snapify_proc::{External, Frozen, Outside, Pid, Tracking};
 use snapify_report::{Actor, Moment, Operation, Recorder};
 use snapify_store::{Chain, PageFileSummary, ProgramIdentity};
 use std::os::fd::{AsFd, OwnedFd};
@@ -67,6 +71,8 @@ pub(crate) struct Manner {
     pub outside: Outside,
     /// The snapshot gets a number greater than this.
     pub after: u32,
+    /// How it follows others.
+    pub sequence: Sequence,
 }
 
 /// Takes a snapshot of `application` into `dir`.
@@ -77,6 +83,21 @@ pub(crate) fn checkpoint(
     application: &Application<'_>,
     dir: &Path,
     manner: Manner,
+    link: &Link,
+) -> Result<CheckpointReport, JobError> {
+    let mut kept = keeper::take(application.host);
+    let result = take_snapshot(application, dir, manner, &mut kept.tracking, link);
+    if !manner.stop || result.is_err() {
+        keeper::keep(application.host, kept);
+    }
+    result
+}
+
+fn take_snapshot(
+    application: &Application<'_>,
+    dir: &Path,
+    manner: Manner,
+    tracking: &mut Tracking,
     link: &Link,
 ) -> Result<CheckpointReport, JobError> {
     let stop = manner.stop;
@@ -99,14 +120,21 @@ pub(crate) fn checkpoint(
             source,
         },
     };
-    let freeze = |externals: &[External]| {
+    let mut freeze = |externals: &[External]| {
         let at = Moment::now();
         let mut frozen = Frozen::freeze(Pid(application.host)).map_err(process)?;
         recorder.since(Actor::Host, "freeze", at);
         frozen.set_outside(manner.outside);
-        let image = recorder
-            .time(Actor::Host, "describe", || frozen.describe(externals))
-            .map_err(process)?;
+        frozen.set_tracking(std::mem::take(tracking));
+        let image = recorder.time(Actor::Host, "describe", || frozen.describe(externals));
+        if image.is_ok() {
+            let track = || frozen.track(!stop);
+            for failure in recorder.time(Actor::Host, "track", track) {
+                tracing::debug!("{failure}");
+            }
+        }
+        *tracking = frozen.take_tracking();
+        let image = image.map_err(process)?;
         let live = manner.is_live(application, image.private_bytes());
         let standing = live::stand_or_go_on(frozen, live, link);
         let until = Moment::now();
@@ -127,7 +155,7 @@ pub(crate) fn checkpoint(
         early = Some((freeze(&externals)?, shared));
     }
     let chain = Chain::open_or_create(dir, &application.identity)?;
-    let mut staging = chain.begin()?;
+    let mut staging = increment::begin(&chain, manner.sequence, link)?;
     staging.number_after(manner.after);
 
     link.tell(Event::Phase(Phase::Pausing));
@@ -169,10 +197,11 @@ pub(crate) fn checkpoint(
     };
     let member = staging.member(HOST)?;
     member.write_json(PROCESS_FILE, &image)?;
-    link.tell(Event::Total(image.saved_bytes()));
+    let plan = Plan::make(manner.sequence, &member, tracking, &image, link)?;
+    link.tell(Event::Total(plan.bytes(&standing, &image)));
     let saving = Moment::now();
     let pages = standing
-        .save_pages(member.create(PAGES_FILE)?, link)
+        .save_pages(plan.form(), member.create(PAGES_FILE)?, link)
         .map_err(process)?;
     let bytes = Some(pages.pages_stored * snapify_store::PAGE_SIZE);
     recorder.note(Actor::Host, "save pages", saving, Moment::now(), bytes);
@@ -235,6 +264,7 @@ pub(crate) fn checkpoint(
             summaries.extend([pages, store]);
         }
     }
+    let parent = pages.parent.and(staging.parent());
     let point = staging.commit(crate::measured::header(&Measurement {
         saved_bytes: summaries
             .iter()
@@ -252,6 +282,7 @@ pub(crate) fn checkpoint(
         },
         capture_seconds,
     }))?;
+    increment::saved(tracking, &plan, &pages);
     let files = Some(point.bytes);
     recorder.note(Actor::Coordinator, "commit", bound, Moment::now(), files);
     recorder.point(point.number);
@@ -284,6 +315,7 @@ pub(crate) fn checkpoint(
         pid: application.host,
         dir: dir.to_path_buf(),
         point: point.number,
+        parent,
         stopped: stop,
         members,
         file_bytes: point.bytes,

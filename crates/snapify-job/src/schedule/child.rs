@@ -71,6 +71,9 @@ impl WatcherProcess {
         if let Some(mtbf) = schedule.mtbf {
             command.args(["--mtbf", &format!("{}ms", mtbf.as_millis())]);
         }
+        if schedule.incremental {
+            command.arg("--incremental");
+        }
         if let Some(shared) = schedule.shared {
             command.arg("--shared").arg(shared);
         }

@@ -39,6 +39,8 @@ pub struct Schedule {
     pub outside: Outside,
     /// Whether the program goes on before its memory is saved.
     pub live: Live,
+    /// Whether snapshots hold only what has changed, between full ones.
+    pub incremental: bool,
     /// A file to which a JSON object is added for everything that happens; only where a program is run or restarted.
     pub log: Option<PathBuf>,
 }

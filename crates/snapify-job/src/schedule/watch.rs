@@ -4,6 +4,7 @@ use super::cleaner::Cleaner;
 use super::copier::{Copier, News};
 use super::pacemaker::Pacemaker;
 use super::{Schedule, WatchOptions};
+use crate::checkpoint::{Increments, Sequence};
 use crate::clients::{CheckpointOptions, checkpoint_with, supervisor_of};
 use crate::copy::CopyEvent;
 use crate::error::JobError;
@@ -281,6 +282,13 @@ impl Watcher<'_> {
             stop: false,
             outside: self.schedule.outside,
             live: self.schedule.live,
+            sequence: Sequence {
+                increments: match self.schedule.incremental {
+                    true => Increments::Auto,
+                    false => Increments::Full,
+                },
+                ..Sequence::default()
+            },
             after: self.after,
         };
         let began = Instant::now();

@@ -55,6 +55,7 @@ impl Supervisor {
                     outside,
                     live,
                     after,
+                    sequence,
                 },
                 _,
             )) => {
@@ -63,6 +64,7 @@ impl Supervisor {
                     live,
                     outside,
                     after,
+                    sequence,
                 };
                 self.queue(Work::Checkpoint { dir, manner }, client);
             }

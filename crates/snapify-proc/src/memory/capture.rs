@@ -14,11 +14,13 @@ use crate::image::hex::HexBytes;
 use crate::path::ImagePath;
 use crate::procfs::maps::{Mapping, VmFlags};
 use crate::remote::{SYSCALL, Tracee};
+use crate::tracking::{Spans, Watch};
 use snapify_store::{PAGE_SIZE, PageRange, SpaceId};
-use snapify_sys::pagemap::{Categories, Filter, Region, scan};
-use snapify_sys::vm;
+use snapify_sys::pagemap::{Categories, Filter, Region, is_tracked, scan};
+use snapify_sys::{uffd, vm};
 use std::collections::HashMap;
 use std::fs::File;
+use std::os::fd::BorrowedFd;
 
 /// Regions that one PAGEMAP_SCAN returns at most.
 const REGIONS: usize = 4096;
@@ -26,7 +28,11 @@ const REGIONS: usize = 4096;
 /// Which pages are saved.
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
-    pub(super) ranges: Vec<PageRange>,
+    pub(crate) ranges: Vec<PageRange>,
+    /// Those of them that may have been written since the memory was last armed (see [`crate::tracking`]).
+    pub(crate) written: Vec<PageRange>,
+    /// Private mappings in which writes can be told from now on.
+    pub(crate) watch: Watch,
     /// Addresses from where pages may be unreadable and count as zeros then: mappings that reach behind the end of a file.
     pub(super) lenient: Vec<(u64, u64)>,
     /// Private mappings whose content a fork does not have, or may lose.
@@ -54,6 +60,32 @@ impl Ranges {
     /// Bytes of all.
     pub(crate) fn bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.bytes).sum()
+    }
+
+    /// The addresses of all.
+    pub(crate) fn present(&self) -> Spans {
+        spans(&self.ranges)
+    }
+
+    /// The addresses of those that may have been written.
+    pub(crate) fn written(&self) -> Spans {
+        spans(&self.written)
+    }
+}
+
+fn spans(ranges: &[PageRange]) -> Spans {
+    let mut spans = Spans::default();
+    for range in ranges {
+        spans.push(range.start, range.start + range.bytes);
+    }
+    spans
+}
+
+/// Adds pages that follow those added before; with none of the first `begin` they are joined.
+fn append(ranges: &mut Vec<PageRange>, begin: usize, next: PageRange) {
+    match ranges[begin..].last_mut() {
+        Some(last) if last.start + last.bytes == next.start => last.bytes += next.bytes,
+        _ => ranges.push(next),
     }
 }
 
@@ -113,7 +145,7 @@ pub(super) fn too_many(maps: &[Mapping]) -> Option<Obstacle> {
     })
 }
 
-/// Describes the address space and decides which pages are saved.
+/// Describes the address space and decides which pages are saved. `uffd` is what has tracked the memory so far.
 ///
 /// # Errors
 /// If the process is killed, or a file of /proc cannot be read.
@@ -121,9 +153,11 @@ pub(crate) fn capture(
     tracee: &mut Tracee<'_>,
     ctx: &CaptureContext<'_>,
     space: SpaceId,
+    uffd: Option<BorrowedFd<'_>>,
 ) -> Result<(MemoryImage, Ranges), ProcError> {
     let mut work = Work {
         ctx,
+        uffd,
         pagemap: ctx.proc.open_file("pagemap")?,
         regions: vec![Region::default(); REGIONS],
         guards_known: true,
@@ -150,6 +184,7 @@ pub(crate) fn capture(
         None => 0,
     };
     let settings = std::mem::take(&mut work.settings);
+    work.ranges.watch.set_guards_known(work.guards_known);
     let image = MemoryImage {
         space,
         settings,
@@ -184,6 +219,8 @@ fn layout(tracee: &mut Tracee<'_>, ctx: &CaptureContext<'_>) -> Result<LayoutIma
 
 struct Work<'a> {
     ctx: &'a CaptureContext<'a>,
+    /// What has tracked the memory so far.
+    uffd: Option<BorrowedFd<'a>>,
     pagemap: File,
     regions: Vec<Region>,
     /// Whether this kernel knows guard regions.
@@ -206,6 +243,12 @@ impl Work<'_> {
         let mut saved = 0;
         let mut guards = Vec::new();
         let begin = self.ranges.ranges.len();
+        if let Some(obstacle) =
+            watched(&self.pagemap, mapping).map_err(|e| self.pagemap_error(e))?
+        {
+            self.ctx.refuse(obstacle);
+            return Ok(None);
+        }
         let kind = match classify(mapping, self.ctx) {
             Class::Skip => return Ok(None),
             Class::Obstacle(obstacle) => {
@@ -231,11 +274,14 @@ impl Work<'_> {
             }
             Class::PrivateGone => {
                 saved = mapping.bytes();
-                self.ranges.ranges.push(PageRange {
+                let all = PageRange {
                     space: self.space,
                     start: mapping.start.0,
                     bytes: saved,
-                });
+                };
+                // Its pages are those of a file that others may write.
+                self.ranges.ranges.push(all);
+                self.ranges.written.push(all);
                 self.ranges.lenient.push((mapping.start.0, mapping.end.0));
                 MappingKind::Private
             }
@@ -325,11 +371,16 @@ impl Work<'_> {
             inverted: not,
             all: not,
             any: Categories::PRESENT | Categories::SWAPPED | guard,
-            report: guard,
+            report: Categories::PRESENT | Categories::WRITTEN | guard,
         };
         let begin = self.ranges.ranges.len();
+        let written_begin = self.ranges.written.len();
         let space = self.space;
-        let ranges = &mut self.ranges.ranges;
+        let trusted = self.is_ours(mapping);
+        let mut stale = false;
+        let Ranges {
+            ranges, written, ..
+        } = &mut self.ranges;
         let result = scan(
             &self.pagemap,
             mapping.start.0,
@@ -347,23 +398,45 @@ impl Work<'_> {
                     start: region.start,
                     bytes,
                 };
-                match ranges[begin..].last_mut() {
-                    Some(last) if last.start + last.bytes == next.start => last.bytes += next.bytes,
-                    _ => ranges.push(next),
+                append(ranges, begin, next);
+                let has = |kind| region.categories.contains(kind);
+                // Where a page that the process had of its own was given back, a private mapping of a file keeps the mark
+                // of it, which looks like a page that is swapped out and was not written.
+                let unchanged = !has(Categories::WRITTEN) && (!of_file || has(Categories::PRESENT));
+                if !trusted || !unchanged {
+                    append(written, written_begin, next);
                 }
+                stale |= !trusted && !has(Categories::WRITTEN);
             },
         );
         match result {
-            Ok(()) => Ok(self.ranges.ranges[begin..].iter().map(|r| r.bytes).sum()),
+            Ok(()) => {
+                // Before Linux 6.14 (and stable versions of that time) pages keep their marks when they are moved by mremap, and
+                // writes to them cannot be told from then on.
+                if !stale && is_trackable(mapping) {
+                    let (start, end) = (mapping.start.0, mapping.end.0);
+                    self.ranges.watch.push(start, end);
+                }
+                Ok(self.ranges.ranges[begin..].iter().map(|r| r.bytes).sum())
+            }
             // Before Linux 6.15.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) && self.guards_known => {
                 self.guards_known = false;
                 self.ranges.ranges.truncate(begin);
+                self.ranges.written.truncate(written_begin);
                 guards.clear();
                 self.present(mapping, of_file, guards)
             }
             Err(e) => Err(self.pagemap_error(e)),
         }
+    }
+
+    /// Whether the mapping is registered with our userfaultfd, which has tracked it since it was.
+    fn is_ours(&self, mapping: &Mapping) -> bool {
+        let watched = mapping.flags.unwrap_or_default().has(VmFlags::UFFD_WP);
+        // The kernel refuses what is registered with another one.
+        let register = |uffd| uffd::register(uffd, mapping.start.0, mapping.end.0);
+        watched && self.uffd.is_some_and(|uffd| register(uffd).is_ok())
     }
 
     /// Notes the guard regions of a shared mapping, whose pages are not the process's.
@@ -449,6 +522,24 @@ impl Work<'_> {
             .map_err(ProcError::file("look at", path.as_path()))?;
         Ok(Executable::Removed { object })
     }
+}
+
+/// An obstacle if somebody is told of what is written to the mapping. To be tracked by the kernel alone does it no harm.
+pub(super) fn watched(pagemap: &File, mapping: &Mapping) -> std::io::Result<Option<Obstacle>> {
+    if !mapping.flags.unwrap_or_default().has(VmFlags::UFFD_WP) {
+        return Ok(None);
+    }
+    let start = mapping.start.0;
+    let why = "it is watched with userfaultfd, which is not supported";
+    let tracked = is_tracked(pagemap, start, start + PAGE_SIZE)?;
+    Ok((!tracked).then(|| Obstacle::new(place(mapping), why)))
+}
+
+/// Whether writes to a private mapping can be told later. Huge TLB pages are compared by content instead: finer, and they are
+/// read while the process stands still anyway. What may be dropped at any time is zero then, and nobody has written that.
+fn is_trackable(mapping: &Mapping) -> bool {
+    let flags = mapping.flags.unwrap_or_default();
+    !flags.has(VmFlags::HUGE_TLB) && !flags.has(VmFlags::DROPPABLE)
 }
 
 /// Whether a fork has the content of a private mapping, and keeps it.

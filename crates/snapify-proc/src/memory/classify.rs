@@ -133,7 +133,7 @@ fn flag_obstacle(mapping: &Mapping) -> Option<&'static str> {
     let any = |bits: &[VmFlags]| bits.iter().any(|&bit| flags.has(bit));
     if any(&[VmFlags::IO, VmFlags::PFN_MAP, VmFlags::MIXED_MAP]) {
         Some("device memory is not supported")
-    } else if any(&[VmFlags::UFFD_MISSING, VmFlags::UFFD_WP, VmFlags::UFFD_MINOR]) {
+    } else if any(&[VmFlags::UFFD_MISSING, VmFlags::UFFD_MINOR]) {
         Some("it is watched with userfaultfd, which is not supported")
     } else if any(&[VmFlags::SHADOW_STACK]) {
         Some("shadow stacks (CET) are not supported")

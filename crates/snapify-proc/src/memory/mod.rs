@@ -24,7 +24,8 @@ pub(crate) use fill::{Sink, Target};
 pub(crate) use hold::Held;
 pub use image::MemoryImage;
 pub(crate) use layout::restore as restore_layout;
-pub(crate) use save::{SavedMemory, held_bytes, hold, save};
+pub use save::Form;
+pub(crate) use save::{SavedMemory, changes, held_bytes, hold, save};
 pub(crate) use shared::{segment_content, segment_id};
 
 use crate::capture::CaptureContext;
@@ -51,6 +52,10 @@ pub(crate) fn obstacles(ctx: &CaptureContext<'_>) -> Vec<Obstacle> {
         _ => None,
     };
     let mut obstacles: Vec<Obstacle> = ctx.maps.iter().filter_map(refused).collect();
+    if let Ok(pagemap) = ctx.proc.open_file("pagemap") {
+        let watched = |mapping| capture::watched(&pagemap, mapping).ok().flatten();
+        obstacles.extend(ctx.maps.iter().filter_map(watched));
+    }
     obstacles.extend(capture::too_many(ctx.maps));
     if let Err(e) = ctx.proc.open_file("exe") {
         obstacles.push(Obstacle::new("executable", e.to_string()));

@@ -6,8 +6,10 @@ use crate::capture::{ObjectSource, Objects};
 use crate::error::ProcError;
 use crate::ids::Pid;
 use crate::procfs::ProcDir;
+use crate::tracking::{Changed, Changes};
 use snapify_store::{
-    PAGE_SIZE, PageFileSummary, PageRange, PageSource, Progress, SpaceId, write_pages,
+    PAGE_SIZE, PageFile, PageFileSummary, PageRange, PageSource, PageWrite, Progress, SpaceId,
+    WriteOptions,
 };
 use snapify_sys::vm;
 use std::collections::HashMap;
@@ -30,6 +32,40 @@ pub(crate) struct SavedMemory<'a> {
     pub(crate) forked: bool,
 }
 
+/// What of memory a page file holds.
+#[derive(Clone, Copy, Default)]
+pub enum Form<'a> {
+    /// All of it.
+    #[default]
+    Full,
+    /// All of it, with hashes (of this seed, see [`PageWrite::hashes`]), so that a later file may hold only what
+    /// differs from this.
+    Hashed(u64),
+    /// Private memory as far as it has changed since `parent` was written; objects as far as they differ from what
+    /// `parent` has or, where that has no hashes, all of them.
+    Changed {
+        /// What the file builds on.
+        parent: &'a PageFile,
+        /// What has changed since.
+        changed: &'a Changed,
+    },
+    /// What differs from what `parent` has. It should have hashes.
+    Different {
+        /// What the file builds on.
+        parent: &'a PageFile,
+    },
+}
+
+/// Which pages of private memory have changed.
+pub(crate) fn changes(memories: &[SavedMemory<'_>], changed: &Changed) -> Changes {
+    let mut changes = Changes::default();
+    for memory in memories {
+        changes.add(memory.space, memory.ranges, changed);
+    }
+    changes.sort();
+    changes
+}
+
 /// Writes private memory and objects to `out`, as they are now, or as they were kept in `held`.
 ///
 /// # Errors
@@ -38,21 +74,40 @@ pub(crate) fn save(
     memories: &[SavedMemory<'_>],
     objects: &Objects,
     held: &Held,
-    out: File,
-    name: &str,
+    (form, options): (Form<'_>, &WriteOptions),
+    (out, name): (File, &str),
     progress: &dyn Progress,
 ) -> Result<PageFileSummary, ProcError> {
-    let mut all: Vec<PageRange> = Vec::new();
+    let of_objects = match held.objects() {
+        Some(ranges) => ranges.to_vec(),
+        None => objects_ranges(objects)?,
+    };
+    let mut all: Vec<PageRange> = of_objects.clone();
     for memory in memories {
         all.extend(&memory.ranges.ranges);
     }
-    match held.objects() {
-        Some(ranges) => all.extend(ranges),
-        None => all.extend(objects_ranges(objects)?),
-    }
     let source = Source::new(memories, objects)?;
     let source = Keeping { held, source };
-    Ok(write_pages(out, name, &all, &source, progress)?)
+    let gone = match form {
+        Form::Full | Form::Hashed(_) => Vec::new(),
+        Form::Changed { parent, .. } | Form::Different { parent } => parent.outside(&all),
+    };
+    if let Form::Changed { changed, .. } = form {
+        all = changes(memories, changed).pages;
+        all.extend(of_objects);
+    }
+    let write = match form {
+        Form::Full => PageWrite::full(&all),
+        Form::Hashed(seed) => PageWrite::full(&all).hashes(seed),
+        Form::Changed { parent, .. } if parent.hash_seed().is_none() => {
+            PageWrite::changes(parent.summary().id(), &all)
+        }
+        Form::Changed { parent, .. } | Form::Different { parent } => {
+            PageWrite::compared(parent, &all)
+        }
+    };
+    let write = write.gone(&gone).options(options);
+    Ok(write.write(out, name, &source, progress)?)
 }
 
 /// Reads what a copy of the processes by fork would not have: objects, and parts of the private memory.

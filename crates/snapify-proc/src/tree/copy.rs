@@ -10,11 +10,12 @@ use crate::capture::Objects;
 use crate::error::ProcError;
 use crate::freeze::FrozenProcess;
 use crate::ids::{Pid, RemoteAddr};
-use crate::memory::{self, Held, Ranges, SavedMemory, room};
+use crate::memory::{self, Form, Held, Ranges, SavedMemory, room};
 use crate::procfs::ProcDir;
 use crate::ptrace::Running;
 use crate::remote::Tracee;
-use snapify_store::{PageFileSummary, Progress, SpaceId};
+use crate::tracking::{Changed, Changes};
+use snapify_store::{PageFileSummary, Progress, SpaceId, WriteOptions};
 use snapify_sys::clone::{COPY_FLAGS, CloneArgs};
 use snapify_sys::process;
 use snapify_sys::ptrace::OPTION_EXIT_KILL;
@@ -240,18 +241,29 @@ impl Copies {
         name: &str,
         progress: &dyn Progress,
     ) -> Result<PageFileSummary, ProcError> {
-        let memories: Vec<_> = self
-            .copies
-            .iter()
-            .map(|copy| SavedMemory {
-                pid: copy.pid,
-                proc: &copy.proc,
-                space: copy.space,
-                ranges: &copy.ranges,
-                forked: true,
-            })
-            .collect();
-        let result = memory::save(&memories, &self.objects, &self.held, out, name, progress);
+        self.save_as(Form::Full, &WriteOptions::default(), (out, name), progress)
+    }
+
+    /// As [`Self::save_pages`], in this form and manner.
+    ///
+    /// # Errors
+    /// As [`Self::save_pages`].
+    pub fn save_as(
+        &self,
+        form: Form<'_>,
+        options: &WriteOptions,
+        (out, name): (File, &str),
+        progress: &dyn Progress,
+    ) -> Result<PageFileSummary, ProcError> {
+        let (memories, objects) = (self.memories(), &self.objects);
+        let result = memory::save(
+            &memories,
+            objects,
+            &self.held,
+            (form, options),
+            (out, name),
+            progress,
+        );
         result.map_err(|error| {
             let killed = self.copies.iter().find(|copy| has_ended(copy.pid));
             match (error, killed) {
@@ -262,6 +274,24 @@ impl Copies {
                 },
             }
         })
+    }
+
+    /// Which of the pages have changed.
+    #[must_use]
+    pub fn changes(&self, changed: &Changed) -> Changes {
+        memory::changes(&self.memories(), changed)
+    }
+
+    fn memories(&self) -> Vec<SavedMemory<'_>> {
+        let copies = self.copies.iter();
+        let memory = copies.map(|copy| SavedMemory {
+            pid: copy.pid,
+            proc: &copy.proc,
+            space: copy.space,
+            ranges: &copy.ranges,
+            forked: true,
+        });
+        memory.collect()
     }
 
     /// Ends the copies, for which each original is stopped once more. Returns how long they were in all.
@@ -330,9 +360,10 @@ fn end(pid: Pid) {
 
 /// Stops a process for as long as it takes to wait for its dead child `inner`. Returns how long that was.
 fn reap_in(pid: Pid, inner: Pid) -> Result<Duration, ProcError> {
-    let at = instruction(&ProcDir::open(pid)?)?;
     let begin = Instant::now();
     let mut process = FrozenProcess::freeze_leader(pid)?;
+    // Now that it stands still: a program that becomes another one (exec) has its code elsewhere.
+    let at = instruction(&process.proc)?;
     reap(&mut process, at, inner)?;
     process.let_go()?;
     Ok(begin.elapsed())

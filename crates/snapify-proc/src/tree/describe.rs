@@ -17,6 +17,7 @@ use crate::procfs::status::Status;
 use crate::{clocks, context, files, ipc, restore, signals, stops, threads, timers};
 use snapify_store::SpaceId;
 use std::collections::{HashMap, HashSet};
+use std::os::fd::BorrowedFd;
 
 /// A process as /proc shows it before the first remote call.
 struct Seen {
@@ -41,12 +42,22 @@ pub(super) fn describe(
         .sort_by_key(|process| places.get(&process.pid).copied());
     let pids: Vec<Pid> = frozen.processes().collect();
     let shares = shares::find(&pids).map_err(ProcError::system("compare processes"))?;
+    let owners = pids.iter().zip(&shares);
+    let owners: Vec<Pid> = owners
+        .filter(|(_, shares)| shares[0].is_none())
+        .map(|(pid, _)| *pid)
+        .collect();
+    // Before the mappings are looked at: what tracks processes that have ended is closed here, and their memory may be
+    // another's by now.
+    frozen.tracking.settle(&owners)?;
     let mut seen = Vec::with_capacity(pids.len());
     for (process, shares) in frozen.processes.iter().zip(shares) {
         seen.push(Seen::look(process, &relations, shares)?);
     }
     let members: HashMap<Pid, Pid> = relations.members();
-    let gathered = Gathered::new(seen.iter().map(|s| (s.pid, Pid(s.kin.pid))));
+    let tracking = &frozen.tracking;
+    let pids = seen.iter().map(|s| (s.pid, Pid(s.kin.pid)));
+    let gathered = Gathered::new(pids, tracking.objects());
 
     let subjects: Vec<Subject<'_>> = seen
         .iter()
@@ -91,9 +102,15 @@ pub(super) fn describe(
         for obstacle in check::frozen(&ctx, |pid| relations.contains(pid))? {
             ctx.refuse(obstacle);
         }
-        let space = SpaceId(index as u32);
+        let place = Place {
+            first: index == 0,
+            kin: process.kin,
+            space: tracking.space(process.pid).unwrap_or_default(),
+            uffd: tracking.uffd(process.pid),
+        };
+        let space = place.space;
         let shares = shares::image(process.shares, |other| seen[other].kin.pid);
-        let (image, ranges) = describe_one(&ctx, frozen, process.kin, shares, space, &mut uses)?;
+        let (image, ranges) = describe_one(&ctx, frozen, place, shares, &mut uses)?;
         let descriptors = match shares.files {
             None => tables.next().unwrap_or_default(),
             Some(_) => Vec::new(),
@@ -142,12 +159,21 @@ pub(super) fn describe(
     Ok((image, Described { memories, objects }))
 }
 
+/// What a process is in its tree.
+struct Place<'a> {
+    first: bool,
+    kin: Kin,
+    /// Where its memory goes, if it is its own.
+    space: SpaceId,
+    /// What has tracked its memory so far.
+    uffd: Option<BorrowedFd<'a>>,
+}
+
 fn describe_one(
     ctx: &CaptureContext<'_>,
     frozen: &mut FrozenProcess,
-    kin: Kin,
+    place: Place<'_>,
     shares: Shares,
-    space: SpaceId,
     uses: &mut ipc::Uses,
 ) -> Result<(ProcessImage, Option<Ranges>), ProcError> {
     let stopped = frozen.group_stopped;
@@ -161,20 +187,20 @@ fn describe_one(
         let signals = signals::capture(tracee, ctx)?;
         let timers = timers::capture(tracee, ctx)?;
         let mut context = context::capture(tracee, ctx)?;
-        if space == SpaceId(0) {
+        if place.first {
             context.clocks = Some(clocks::capture(tracee)?);
         }
         uses.add_adjustments(tracee, ctx)?;
         let (memory, ranges) = match shares.memory {
             None => {
                 uses.add_memory(tracee, ctx)?;
-                let (memory, ranges) = memory::capture(tracee, ctx, space)?;
+                let (memory, ranges) = memory::capture(tracee, ctx, place.space, place.uffd)?;
                 (memory, Some(ranges))
             }
             Some(_) => (MemoryImage::shared(), None),
         };
         let image = ProcessImage {
-            kin,
+            kin: place.kin,
             stopped,
             stop_is_known: false,
             shares,

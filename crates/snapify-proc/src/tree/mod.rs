@@ -15,8 +15,10 @@ use crate::external::{External, Outside};
 use crate::freeze::FrozenProcess;
 use crate::ids::{Pid, Tid};
 use crate::image::TreeImage;
+use crate::memory::Form;
 use crate::memory::{self, Held, Ranges, SavedMemory};
-use snapify_store::{PageFileSummary, Progress, SpaceId};
+use crate::tracking::{self, Changed, Changes, Tracking};
+use snapify_store::{PageFileSummary, Progress, SpaceId, WriteOptions};
 use snapify_sys::process;
 use std::collections::HashSet;
 use std::fs::File;
@@ -35,6 +37,7 @@ pub struct Frozen {
     /// Processes that have ended, and that their parents have not waited for.
     ended: Vec<Pid>,
     outside: Outside,
+    tracking: Tracking,
     described: Option<Described>,
 }
 
@@ -56,6 +59,7 @@ impl Frozen {
             processes: vec![FrozenProcess::freeze(pid)?],
             ended: Vec::new(),
             outside: Outside::default(),
+            tracking: Tracking::default(),
             described: None,
         };
         frozen.stop_descendants(pid)?;
@@ -135,6 +139,7 @@ impl Frozen {
     pub fn describe(&mut self, externals: &[External]) -> Result<TreeImage, ProcError> {
         match describe::describe(self, externals) {
             Ok((image, described)) => {
+                self.tracking.set_objects(described.objects.keyed());
                 self.described = Some(described);
                 Ok(image)
             }
@@ -156,7 +161,58 @@ impl Frozen {
         self.outside = outside;
     }
 
-    /// Writes the pages of the processes, as described, to `out`; `name` is for error messages.
+    /// What is known from earlier checkpoints; [`Self::describe`] needs it. It is lost with this, unless it is
+    /// [taken back](Self::take_tracking).
+    pub fn set_tracking(&mut self, tracking: Tracking) {
+        self.tracking = tracking;
+    }
+
+    /// Which of the pages have changed. The processes must have been described.
+    #[must_use]
+    pub fn changes(&self, changed: &Changed) -> Changes {
+        match &self.described {
+            Some(described) => memory::changes(&self.memories(described), changed),
+            None => Changes::default(),
+        }
+    }
+
+    /// Takes note of which pages have been written, and has the kernel note it from now on if the processes are to go on. They
+    /// must have been described. Returns what cannot be tracked, in words: it will count as changed.
+    pub fn track(&mut self, go_on: bool) -> Vec<String> {
+        let mut failures = Vec::new();
+        let Some(described) = &self.described else {
+            return failures;
+        };
+        for (process, memory) in self.processes.iter_mut().zip(&described.memories) {
+            let Some((space, ranges)) = memory else {
+                continue;
+            };
+            self.tracking.remember(*space, &ranges.written());
+            if !go_on {
+                continue;
+            }
+            let before = self.tracking.take_uffd(process.pid);
+            match tracking::arm(process, ranges, before) {
+                Ok((uffd, untracked)) => {
+                    self.tracking.set_uffd(process.pid, Some(uffd));
+                    if untracked > 0 {
+                        let pid = process.pid;
+                        tracing::debug!(pid = pid.0, untracked, "bytes of mappings");
+                    }
+                }
+                Err(error) => failures.push(error.to_string()),
+            }
+        }
+        failures
+    }
+
+    /// What is known for later checkpoints.
+    pub fn take_tracking(&mut self) -> Tracking {
+        std::mem::take(&mut self.tracking)
+    }
+
+    /// Writes the pages of the processes, as described, to `out`; `name` is for error messages. All of them: what has
+    /// changed is written by [`Self::save_as`].
     ///
     /// # Errors
     /// [`ProcError::Store`] if writing fails or `progress` cancels.
@@ -169,13 +225,37 @@ impl Frozen {
         name: &str,
         progress: &dyn Progress,
     ) -> Result<PageFileSummary, ProcError> {
+        self.save_as(Form::Full, &WriteOptions::default(), (out, name), progress)
+    }
+
+    /// As [`Self::save_pages`], in this form and manner.
+    ///
+    /// # Errors
+    /// As [`Self::save_pages`].
+    ///
+    /// # Panics
+    /// As [`Self::save_pages`].
+    pub fn save_as(
+        &self,
+        form: Form<'_>,
+        options: &WriteOptions,
+        (out, name): (File, &str),
+        progress: &dyn Progress,
+    ) -> Result<PageFileSummary, ProcError> {
         let described = self
             .described
             .as_ref()
             .expect("describe() comes before save_pages()");
         let memories = self.memories(described);
-        let nothing = Held::default();
-        let result = memory::save(&memories, &described.objects, &nothing, out, name, progress);
+        let (objects, nothing) = (&described.objects, Held::default());
+        let result = memory::save(
+            &memories,
+            objects,
+            &nothing,
+            (form, options),
+            (out, name),
+            progress,
+        );
         result.map_err(|error| self.death(error, "the saving of its pages"))
     }
 

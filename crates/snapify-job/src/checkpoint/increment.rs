@@ -1,0 +1,147 @@
+//! Full and incremental snapshots: which one is taken, and what an incremental one builds on.
+
+use super::live::Standing;
+use crate::events::Event;
+use crate::link::Link;
+use crate::snapshot::PAGES_FILE;
+use serde::{Deserialize, Serialize};
+use snapify_proc::{Changed, Form, Tracking, TreeImage};
+use snapify_store::{Chain, MemberDir, PageFile, PageFileSummary, Staging, StoreError};
+
+/// A chain of so many snapshots takes not much longer to restart from than a full one, and a chain of more saves not much more.
+const FULL_EVERY: u32 = 16;
+
+/// What cannot be tracked is compared with what was saved before if it is more than one part in so many.
+const SHARED_PART: u64 = 16;
+
+/// Whether a snapshot holds everything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Increments {
+    /// It holds what has changed since the one before, if that is known.
+    #[default]
+    Auto,
+    /// It holds everything.
+    Full,
+    /// It holds what has changed since the one before; where that is not known, everything is read and compared.
+    Always,
+}
+
+/// How snapshots follow each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sequence {
+    /// Whether this one holds everything.
+    pub increments: Increments,
+    /// Every so many it does in any case; at least 1.
+    pub full_every: u32,
+}
+
+impl Default for Sequence {
+    fn default() -> Self {
+        Self {
+            increments: Increments::Auto,
+            full_every: FULL_EVERY,
+        }
+    }
+}
+
+/// Begins the next point of a chain.
+pub(super) fn begin(chain: &Chain, sequence: Sequence, link: &Link) -> Result<Staging, StoreError> {
+    if sequence.increments == Increments::Full || sequence.full_every <= 1 {
+        return chain.begin();
+    }
+    match chain.begin_incremental(None) {
+        Err(error) => {
+            // Whatever else is wrong here shows again.
+            let staging = chain.begin()?;
+            let warning = format!("everything is saved, not only what has changed: {error}");
+            link.tell(Event::Warning(warning));
+            Ok(staging)
+        }
+        staging => staging,
+    }
+}
+
+/// What the pages of a process are saved as.
+pub(super) enum Plan {
+    Full { hash_seed: Option<u64> },
+    Changed { parent: PageFile, changed: Changed },
+    Different { parent: PageFile },
+}
+
+impl Plan {
+    /// Decides it for a described process.
+    pub(super) fn make(
+        sequence: Sequence,
+        member: &MemberDir,
+        tracking: &Tracking,
+        image: &TreeImage,
+        link: &Link,
+    ) -> Result<Self, StoreError> {
+        let asked = sequence.increments == Increments::Always;
+        let shared: u64 = image.objects.iter().map(|object| object.bytes).sum();
+        let much = shared > image.saved_bytes() / SHARED_PART && shared > 1 << 20;
+        let full = || Self::Full {
+            hash_seed: (asked || much).then(random),
+        };
+        let Some(parent) = member.parent_pages(PAGES_FILE)? else {
+            return Ok(full());
+        };
+        if parent.files() as u64 >= u64::from(sequence.full_every) {
+            return Ok(full());
+        }
+        match tracking.changed_since(&parent.summary().id().to_string()) {
+            Some(changed) => Ok(Self::Changed { parent, changed }),
+            None if asked && parent.hash_seed().is_some() => Ok(Self::Different { parent }),
+            None => {
+                if asked {
+                    let warning = "it is not known what has changed since the last snapshot, and that one cannot be compared with: \
+                                   everything is saved";
+                    link.tell(Event::Warning(warning.into()));
+                }
+                Ok(full())
+            }
+        }
+    }
+
+    pub(super) fn form(&self) -> Form<'_> {
+        match self {
+            Self::Full { hash_seed: None } => Form::Full,
+            Self::Full {
+                hash_seed: Some(seed),
+            } => Form::Hashed(*seed),
+            Self::Changed { parent, changed } => Form::Changed { parent, changed },
+            Self::Different { parent } => Form::Different { parent },
+        }
+    }
+
+    /// Bytes that will be read.
+    pub(super) fn bytes(&self, standing: &Standing, image: &TreeImage) -> u64 {
+        match self {
+            Self::Full { .. } | Self::Different { .. } => image.saved_bytes(),
+            Self::Changed { changed, .. } => {
+                let objects: u64 = image.objects.iter().map(|object| object.bytes).sum();
+                standing.changed_bytes(changed) + objects
+            }
+        }
+    }
+}
+
+/// Notes that the memory is saved as `pages` now: what is written later has changed since then.
+pub(super) fn saved(tracking: &mut Tracking, plan: &Plan, pages: &PageFileSummary) {
+    let parent = match plan {
+        Plan::Full { .. } => None,
+        Plan::Changed { parent, .. } | Plan::Different { parent } => {
+            Some(parent.summary().id().to_string())
+        }
+    };
+    tracking.saved_as(pages.id().to_string(), parent.as_deref());
+}
+
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // Where there is no randomness, a number that others can guess does as well, but for who wants to deceive himself.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u64::from_ne_bytes(bytes)
+}
