@@ -9,6 +9,7 @@ mod behaviour {
     mod cards_that_die;
     mod coi;
     mod command_line;
+    mod compressed;
     mod continues_unharmed;
     mod drain;
     mod examples_survive;

@@ -11,6 +11,7 @@ use crate::runtime_dir::{RuntimeDir, control_socket, may_be_supervised, remove_s
 use crate::signals::{Arrived, Signals};
 use snapify_fabric::{Channel, ChannelError};
 use snapify_proc::{Obstacle, Outside, Pid};
+use snapify_store::WriteOptions;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -31,6 +32,8 @@ pub struct CheckpointOptions {
     pub after: u32,
     /// How it follows others.
     pub sequence: Sequence,
+    /// How the memory of the host process is written.
+    pub write: WriteOptions,
 }
 
 /// All running applications of this user.
@@ -132,6 +135,7 @@ pub(crate) fn checkpoint_with(
         live: options.live,
         after: options.after,
         sequence: options.sequence,
+        write: options.write,
     };
     match supervisor_of(options.pid)? {
         Some((_, folder)) => report_of(ask(&folder, &request, signals, observer, options.pid)?),
@@ -209,6 +213,7 @@ fn plain(
         outside: options.outside,
         after: options.after,
         sequence: options.sequence,
+        write: options.write,
     };
     let worker = start_worker(&application, dir, manner, theirs)?;
     let report = follow(&ours, signals, observer, options.pid).and_then(report_of);

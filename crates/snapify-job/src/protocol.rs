@@ -30,6 +30,9 @@ pub(crate) enum Request {
         /// How the snapshot follows others.
         #[serde(default)]
         sequence: Sequence,
+        /// How the memory of the host process is written.
+        #[serde(default)]
+        write: snapify_store::WriteOptions,
     },
     /// Swap an offload process, or move it. Answers: `Event`s, then `Swapped` or `Failed`. Closing the connection cancels
     /// a swap-out.

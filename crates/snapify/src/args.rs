@@ -1,6 +1,7 @@
 //! The command line, as DESIGN section 5 fixes it: scripts and tests rely on it.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use snapify_store::Compression;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -95,9 +96,23 @@ pub struct Checkpoint {
     pub live: Live,
     #[command(flatten)]
     pub sequence: Sequence,
+    /// Compress the memory of the host process: none, lz4, zstd[:LEVEL], deflate[:LEVEL], or auto for whatever shortens
+    /// the checkpoint. Worth it where storage is slow or scarce
+    #[arg(long, value_name = "CODEC", default_value = "none")]
+    pub codec: Compression,
+    /// Threads that compress; one per processor if not given
+    #[arg(long, value_name = "N", value_parser = parse_workers)]
+    pub workers: Option<usize>,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+fn parse_workers(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(workers @ 1..=256) => Ok(workers),
+        _ => Err("a number from 1 to 256 is wanted".into()),
+    }
 }
 
 /// How snapshots follow each other.

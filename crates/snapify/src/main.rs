@@ -20,6 +20,7 @@ use snapify_job::{
     CardDaemonOptions, CheckpointOptions, Files, Increments, Outside, RestartOptions, RunOptions,
     Schedule, Sequence, Which,
 };
+use snapify_store::WriteOptions;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -82,6 +83,11 @@ fn execute(command: Command) -> Result<ExitCode> {
                 live: checkpoint.live.into(),
                 after: 0,
                 sequence: sequence(&checkpoint.sequence),
+                write: WriteOptions {
+                    compression: checkpoint.codec,
+                    workers: checkpoint.workers,
+                    ..WriteOptions::default()
+                },
             };
             let mut progress = Progress::new();
             let done = snapify_job::checkpoint(&options, &mut progress);

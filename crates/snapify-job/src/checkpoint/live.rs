@@ -71,10 +71,11 @@ impl Standing {
     pub(super) fn save_pages(
         &self,
         form: Form<'_>,
+        options: &WriteOptions,
         out: File,
         link: &Link,
     ) -> Result<PageFileSummary, ProcError> {
-        let (options, out) = (&WriteOptions::default(), (out, PAGES_FILE));
+        let out = (out, PAGES_FILE);
         match self {
             Self::Frozen(frozen) => frozen.save_as(form, options, out, link),
             Self::Copied(copies) => copies.save_as(form, options, out, link),

@@ -36,7 +36,7 @@ use snapify_fabric::Channel;
 use snapify_plan::Measurement;
 use snapify_proc::{External, Frozen, Outside, Pid, Tracking};
 use snapify_report::{Actor, Moment, Operation, Recorder};
-use snapify_store::{Chain, PageFileSummary, ProgramIdentity};
+use snapify_store::{Chain, PageFileSummary, ProgramIdentity, WriteOptions};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -73,6 +73,8 @@ pub(crate) struct Manner {
     pub after: u32,
     /// How it follows others.
     pub sequence: Sequence,
+    /// How the memory of the host process is written.
+    pub write: WriteOptions,
 }
 
 /// Takes a snapshot of `application` into `dir`.
@@ -201,7 +203,7 @@ fn take_snapshot(
     link.tell(Event::Total(plan.bytes(&standing, &image)));
     let saving = Moment::now();
     let pages = standing
-        .save_pages(plan.form(), member.create(PAGES_FILE)?, link)
+        .save_pages(plan.form(), &manner.write, member.create(PAGES_FILE)?, link)
         .map_err(process)?;
     let bytes = Some(pages.pages_stored * snapify_store::PAGE_SIZE);
     recorder.note(Actor::Host, "save pages", saving, Moment::now(), bytes);

@@ -13,7 +13,7 @@ use crate::processes::{end_with, own_process, wait_readable};
 use crate::protocol::CheckpointReport;
 use crate::signals::{Arrived, Signals};
 use serde::Serialize;
-use snapify_store::{StoreError, clean_plan, newest, retain};
+use snapify_store::{StoreError, WriteOptions, clean_plan, newest, retain};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -289,6 +289,7 @@ impl Watcher<'_> {
                 },
                 ..Sequence::default()
             },
+            write: WriteOptions::default(),
             after: self.after,
         };
         let began = Instant::now();

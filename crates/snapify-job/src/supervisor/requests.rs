@@ -56,6 +56,7 @@ impl Supervisor {
                     live,
                     after,
                     sequence,
+                    write,
                 },
                 _,
             )) => {
@@ -65,6 +66,7 @@ impl Supervisor {
                     outside,
                     after,
                     sequence,
+                    write,
                 };
                 self.queue(Work::Checkpoint { dir, manner }, client);
             }

@@ -154,7 +154,7 @@ impl<'a> PageWrite<'a> {
 
     /// Compresses, and whatever else there is to choose.
     pub fn options(mut self, options: &WriteOptions) -> Self {
-        self.options = options.clone();
+        self.options = *options;
         self
     }
 

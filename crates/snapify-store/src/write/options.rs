@@ -4,7 +4,7 @@ use crate::Compression;
 use serde::{Deserialize, Serialize};
 
 /// How a page file is written. The default is what suits fast storage: nothing is compressed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WriteOptions {
     /// What is done to blocks before they are stored.
