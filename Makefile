@@ -37,7 +37,8 @@ test: stage examples
 	$(CARGO) test --release --locked --workspace --lib --bins -- --test-threads=1
 	$(CARGO) test --release --locked --workspace --doc
 	@# The example of the engine is what the engine's tests run.
-	SNAPIFY_STAGE="$(STAGE)" $(CARGO) test --release --locked --workspace --examples --test '*'
+	$(CARGO) build --release --locked --workspace --examples
+	SNAPIFY_STAGE="$(STAGE)" $(CARGO) test --release --locked --workspace --test '*'
 
 soak: stage examples
 	@scripts/setup test
