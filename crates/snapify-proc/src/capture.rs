@@ -202,6 +202,7 @@ impl Objects {
             bytes: bytes.len() as u64,
             what: what.into(),
             directory: None,
+            named: None,
             mode: 0o600,
             backing: Backing::File,
         };
@@ -247,10 +248,23 @@ impl Objects {
             bytes: stat.st_size as u64,
             what: what.into(),
             directory,
+            named: None,
             mode: stat.st_mode & 0o7777,
             backing: Backing::of(&file)?,
         };
         Ok(self.push(image, ObjectSource::File(file), Some(key)))
+    }
+
+    /// As [`Self::add_file`], of a file that is to be found under its name again.
+    ///
+    /// # Errors
+    /// If the file cannot be examined.
+    pub(crate) fn add_named(&mut self, path: ImagePath, file: OwnedFd) -> io::Result<()> {
+        let space = self.add_file(path.to_string(), file, None)?;
+        if let Some(&place) = self.places.get(&space) {
+            self.images[place].named = Some(path);
+        }
+        Ok(())
     }
 
     /// The object with this device and inode number (as stat(2) shows them), if it was added.
@@ -273,6 +287,7 @@ impl Objects {
             bytes,
             what: what.into(),
             directory: None,
+            named: None,
             mode: 0o777,
             backing,
         };

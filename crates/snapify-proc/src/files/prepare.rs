@@ -14,7 +14,7 @@ use crate::restore::RestoreContext;
 use rustix::fs::{FileType, Mode, OFlags, SealFlags};
 use rustix::process::{Resource, Rlimit};
 use snapify_store::SpaceId;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
@@ -44,15 +44,16 @@ pub struct Prepared {
     pub(super) terminals: terminal::NewTerminals,
 }
 
-/// What has changed since the snapshot was taken so that the descriptors cannot come back. Creates
-/// nothing.
+/// What has changed since the snapshot was taken so that the descriptors cannot come back, but for files that come back with
+/// their content (`restorable`). Creates nothing.
 #[must_use]
-pub fn preflight(image: &FilesImage) -> Vec<Obstacle> {
+pub fn preflight(image: &FilesImage, restorable: &HashSet<&Path>) -> Vec<Obstacle> {
     let mut obstacles = inet::preflight(&image.inet);
     let names = image.pipes.iter().filter_map(|pipe| pipe.name.as_ref());
     obstacles.extend(names.filter_map(|name| name.verify().err()));
     for description in &image.descriptions {
         match &description.object {
+            Object::Named(file) if restorable.contains(file.identity.path.as_path()) => {}
             Object::Named(file) => obstacles.extend(file.verify(description.flags).err()),
             Object::Inotify(inotify) => obstacles.extend(inotify.verify()),
             Object::Device(device) if device.usual_path().is_none() => {

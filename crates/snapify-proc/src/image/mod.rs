@@ -28,6 +28,9 @@ pub struct ObjectImage {
     /// Directory on whose file system the new file is to be made; in memory if `None` or if that is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<crate::path::ImagePath>,
+    /// The name under which it is to be found again: that of POSIX shared memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named: Option<crate::path::ImagePath>,
     /// Permission bits of the file.
     pub mode: u32,
     /// What holds the content at restore.

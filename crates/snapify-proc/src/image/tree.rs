@@ -6,6 +6,7 @@ use crate::files::regular::NamedType;
 use crate::files::{FilesImage, Object, can_write};
 use crate::ipc::IpcImage;
 use crate::memory::image::{Executable, MappingKind};
+use crate::memory::named;
 use serde::{Deserialize, Serialize};
 use snapify_store::SpaceId;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -223,7 +224,8 @@ impl TreeImage {
                     segment.object == object.space && segment.bytes == object.bytes
                 }),
             };
-            if !fine {
+            let named_fine = object.named.as_deref().is_none_or(named::is_name);
+            if !fine || !named_fine {
                 return bad(format!("{} cannot be made", object.what));
             }
         }

@@ -5,7 +5,7 @@ use super::image::{
     Executable, FileImage, LayoutImage, MappingFlags, MappingImage, MappingKind, MemoryImage,
 };
 use super::settings::{self, Settings};
-use super::{shared, vdso};
+use super::{named, shared, vdso};
 use crate::capture::CaptureContext;
 use crate::error::{Obstacle, ProcError};
 use crate::identity::FileIdentity;
@@ -169,6 +169,7 @@ pub(crate) fn capture(
     };
     let mut mappings = Vec::with_capacity(ctx.maps.len());
     let objects = shared::capture(tracee, ctx)?;
+    named::capture(ctx);
     for mapping in ctx.maps {
         if let Some(image) = work.mapping(mapping, &objects)? {
             mappings.push(image);

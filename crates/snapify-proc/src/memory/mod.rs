@@ -10,6 +10,7 @@ mod hold;
 pub(crate) mod huge;
 pub mod image;
 mod layout;
+pub(crate) mod named;
 pub(crate) mod names;
 pub(crate) mod room;
 mod save;
@@ -31,13 +32,21 @@ pub(crate) use shared::{segment_content, segment_id};
 use crate::capture::CaptureContext;
 use crate::error::Obstacle;
 use crate::image::ObjectImage;
+use std::collections::HashSet;
+use std::path::Path;
 
-/// Which of the files that the address space needs are not what they were, and whether the vDSO differs.
+/// Which of the files that the address space needs are not what they were, but for those that come back with their
+/// content (`restorable`), and whether the vDSO differs.
 #[must_use]
-pub fn preflight(image: &MemoryImage, objects: &[ObjectImage]) -> Vec<Obstacle> {
+pub fn preflight(
+    image: &MemoryImage,
+    objects: &[ObjectImage],
+    restorable: &HashSet<&Path>,
+) -> Vec<Obstacle> {
     let mut obstacles: Vec<Obstacle> = image
         .files
         .iter()
+        .filter(|file| !restorable.contains(file.identity.path.as_path()))
         .filter_map(|file| file.verify().err())
         .collect();
     obstacles.extend(vdso::preflight(image));

@@ -5,7 +5,8 @@ use super::context::RestoreContext;
 use crate::error::ProcError;
 use crate::ids::RemoteFd;
 use crate::image::{Backing, ObjectImage, TreeImage};
-use crate::memory::huge;
+use crate::memory::{huge, named};
+use crate::path::ImagePath;
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
 use snapify_sys::area::Area;
@@ -113,7 +114,7 @@ fn inherit(number: i32, first: i32) -> Result<RemoteFd, ProcError> {
     }
 }
 
-/// A file without a name and of the right length: in the directory where the old one was, or in memory.
+/// A file of the right length: POSIX shared memory by its name, others without one in the directory where the old one was, or in memory.
 fn fresh_file(object: &ObjectImage) -> Result<OwnedFd, ProcError> {
     let in_directory = object.directory.as_ref().and_then(|directory| {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -124,9 +125,13 @@ fn fresh_file(object: &ObjectImage) -> Result<OwnedFd, ProcError> {
         )
         .ok()
     });
-    let file = match in_directory {
-        Some(file) => file,
-        None => memory_file(object).map_err(ProcError::system(format!(
+    let by_name = |path: &ImagePath| {
+        named::make(path, object.mode).map_err(ProcError::file("make", path.as_path()))
+    };
+    let file = match (&object.named, in_directory) {
+        (Some(path), _) => by_name(path)?,
+        (None, Some(file)) => file,
+        (None, None) => memory_file(object).map_err(ProcError::system(format!(
             "make a file in memory for {}",
             object.what
         )))?,

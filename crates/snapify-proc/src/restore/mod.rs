@@ -65,14 +65,19 @@ pub(crate) use skeleton::preflight as foresee;
 #[must_use]
 pub fn preflight(image: &TreeImage) -> Vec<Obstacle> {
     let mut obstacles: Vec<Obstacle> = skeleton::preflight(image).into_iter().collect();
+    let restorable = memory::named::restorable(image);
     for process in &image.processes {
         if process.shares.memory.is_none() {
-            obstacles.extend(memory::preflight(&process.memory, &image.objects));
+            obstacles.extend(memory::preflight(
+                &process.memory,
+                &image.objects,
+                &restorable,
+            ));
         }
         obstacles.extend(threads::restore::preflight(&process.threads));
         obstacles.extend(process_context::preflight(&process.context));
     }
-    obstacles.extend(files::preflight(&image.files));
+    obstacles.extend(files::preflight(&image.files, &restorable));
     // Processes of one program need the same.
     let mut told = std::collections::HashSet::new();
     obstacles.retain(|obstacle| told.insert(obstacle.to_string()));
@@ -86,7 +91,7 @@ pub fn preflight(image: &TreeImage) -> Vec<Obstacle> {
 /// # Errors
 /// [`ProcError::BadImage`] and [`ProcError::Unsupported`] before any process is created; any other from within the
 /// namespaces, of which then nothing is left.
-pub fn restore(plan: RestorePlan<'_>) -> Result<Restored, ProcError> {
+pub fn restore(mut plan: RestorePlan<'_>) -> Result<Restored, ProcError> {
     plan.image.validate()?;
     let pid = Pid(plan.image.root().pid());
     let mut obstacles = preflight(&plan.image);
@@ -101,6 +106,8 @@ pub fn restore(plan: RestorePlan<'_>) -> Result<Restored, ProcError> {
     if !obstacles.is_empty() {
         return Err(ProcError::Unsupported { pid, obstacles });
     }
+    // Here and not in the namespaces, from where other processes are not seen.
+    memory::named::spare_used(&mut plan.image);
     let progress = plan.progress;
     let name = plan.init_name.clone();
     let ipc = plan.image.ipc.namespace;

@@ -192,3 +192,33 @@ fn a_program_that_was_removed_or_replaced() {
         }
     }
 }
+
+/// POSIX shared memory comes back with what was in it, whether it is gone by then or something else is in it.
+#[test]
+fn posix_shared_memory() {
+    for user in User::all() {
+        let stage = Stage::new("posix_shm", user);
+        let original = stage.start();
+        stage.save(original.pid(), "first", false);
+        original.go_on_and_be_fine();
+
+        let original = stage.start();
+        let pid = original.pid();
+        let [first, second] =
+            ["first", "second"].map(|n| format!("/dev/shm/snapify-test-{pid}-{n}"));
+        stage.save(pid, "second", true);
+        original.expect_killed();
+        std::fs::write(&first, [b'x'; 100_000]).unwrap();
+        std::fs::remove_file(&second).unwrap();
+        stage.restore("second").go_on_and_be_fine();
+        // It has removed both.
+        let restored = stage.restore("second");
+        stage.save(restored.pid(), "third", true);
+        restored.expect_killed();
+        for file in [&first, &second] {
+            std::fs::remove_file(file).unwrap();
+        }
+        stage.restore("third").go_on_and_be_fine();
+        assert!(!std::fs::exists(&first).unwrap());
+    }
+}
