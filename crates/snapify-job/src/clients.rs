@@ -5,7 +5,7 @@ use crate::checkpoint::{
 };
 use crate::error::JobError;
 use crate::events::Observer;
-use crate::processes::{own_process, wait_readable};
+use crate::processes::{has_ended, own_process, wait_readable};
 use crate::protocol::{ApplicationStatus, CheckpointReport, Reply, Request};
 use crate::runtime_dir::{RuntimeDir, control_socket, may_be_supervised, remove_stale};
 use crate::signals::{Arrived, Signals};
@@ -170,9 +170,16 @@ fn ask(
         peer: "the application's supervisor".into(),
         source,
     };
-    let channel = Channel::connect(&control_socket(folder)).map_err(lost)?;
-    channel.send(request, &[]).map_err(lost)?;
-    follow(&channel, signals, observer, pid)
+    let mut ask = || {
+        let channel = Channel::connect(&control_socket(folder)).map_err(lost)?;
+        channel.send(request, &[]).map_err(lost)?;
+        follow(&channel, signals, observer, pid)
+    };
+    match ask() {
+        // The supervisor ends with the program, whoever still waits for it.
+        Err(JobError::Connection { .. }) if has_ended(pid) => Err(JobError::Died { pid }),
+        reply => reply,
+    }
 }
 
 fn report_of(reply: Reply) -> Result<CheckpointReport, JobError> {

@@ -75,6 +75,17 @@ pub(crate) fn wait_readable(
     }
 }
 
+/// Whether a process has ended, waited for or not.
+pub(crate) fn has_ended(pid: i32) -> bool {
+    let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else {
+        return true;
+    };
+    // Behind the name, which may have any characters.
+    let state = stat.iter().rposition(|&byte| byte == b')');
+    let state = state.and_then(|end| stat.get(end + 2));
+    matches!(state, Some(b'Z' | b'X'))
+}
+
 /// Finds the process that has id `inner` in the innermost namespace and is a descendant of `ancestor` (an id in ours).
 pub(crate) fn descendant(ancestor: i32, inner_of_card: i32) -> Option<i32> {
     let mut queue = vec![ancestor];

@@ -49,21 +49,48 @@ impl<'a> Request<'a> {
 
     /// Waits for the host library's answer, as long as whoever asked is there.
     pub(crate) fn answer(&self, link: &Link, host: &OwnedFd) -> Result<HostToSupervisor, JobError> {
-        await_message(self.agent, link, host, self.pid)?;
-        self.receive()
+        loop {
+            let message = self.message(link, host)?;
+            if !is_late(&message) {
+                return Ok(message);
+            }
+        }
     }
 
     /// Waits for the host library's answer, whoever is there.
     pub(crate) fn await_answer(&self, host: &OwnedFd) -> Result<HostToSupervisor, JobError> {
+        loop {
+            let message = self.await_message(host)?;
+            if !is_late(&message) {
+                return Ok(message);
+            }
+        }
+    }
+
+    fn message(&self, link: &Link, host: &OwnedFd) -> Result<HostToSupervisor, JobError> {
+        await_message(self.agent, link, host, self.pid)?;
+        self.next()
+    }
+
+    fn await_message(&self, host: &OwnedFd) -> Result<HostToSupervisor, JobError> {
         let ready = crate::processes::wait_readable(&[self.agent.as_fd(), host.as_fd()], None)?;
         if ready.get(1) == Some(&true) {
             return Err(JobError::Died { pid: self.pid });
         }
-        self.receive()
+        self.next()
     }
 
     /// Receives the host library's answer, for which nobody else waits.
     pub(crate) fn receive(&self) -> Result<HostToSupervisor, JobError> {
+        loop {
+            let message = self.next()?;
+            if !is_late(&message) {
+                return Ok(message);
+            }
+        }
+    }
+
+    fn next(&self) -> Result<HostToSupervisor, JobError> {
         Ok(self.agent.recv().map_err(|source| self.lost(source))?.0)
     }
 
@@ -89,6 +116,12 @@ impl<'a> Request<'a> {
             }
         }
     }
+}
+
+/// Whether a message answers an earlier request. A restart has the application go on without waiting until it has: a
+/// request that comes right then finds the answer to that before its own.
+fn is_late(message: &HostToSupervisor) -> bool {
+    matches!(message, HostToSupervisor::Resumed)
 }
 
 /// A paused application, or offload process of one. Dropping it lets it go on.
@@ -134,7 +167,7 @@ impl<'a> Pause<'a> {
         self.ended = true;
         self.send(&SupervisorToHost::Resume, &[])?;
         loop {
-            match self.answer(link, host) {
+            match self.message(link, host) {
                 Ok(HostToSupervisor::Resumed) => return Ok(()),
                 // An answer to what came before the resume.
                 Ok(_) => {}
@@ -150,7 +183,7 @@ impl<'a> Pause<'a> {
     }
 
     fn await_resumed(&self, host: &OwnedFd) -> Result<(), JobError> {
-        while !matches!(self.await_answer(host)?, HostToSupervisor::Resumed) {}
+        while !matches!(self.await_message(host)?, HostToSupervisor::Resumed) {}
         Ok(())
     }
 }
@@ -170,6 +203,31 @@ impl Drop for Pause<'_> {
             if let Ok(host) = crate::processes::own_process(self.pid) {
                 let _ = self.await_resumed(&host);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_to_earlier_requests_are_passed_over() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let pid = std::process::id().cast_signed();
+        let request = Request { agent: &ours, pid };
+        let host = crate::processes::own_process(pid).unwrap();
+        let message = || "an answer".to_owned();
+        for _ in 0..2 {
+            theirs.send(&HostToSupervisor::Resumed, &[]).unwrap();
+            let answer = HostToSupervisor::Failed { message: message() };
+            theirs.send(&answer, &[]).unwrap();
+        }
+        for answer in [request.receive(), request.await_answer(&host)] {
+            let Ok(HostToSupervisor::Failed { message: got }) = answer else {
+                panic!("{answer:?}");
+            };
+            assert_eq!(got, message());
         }
     }
 }
