@@ -115,6 +115,9 @@ impl Running {
 /// Waits for `tid` to change state. No descriptor reports a ptrace-stop, and SIGCHLD belongs to the
 /// program that uses this library, so this polls: threads stop within microseconds of being asked,
 /// and the few that do not are looked at every quarter of a millisecond.
+///
+/// The end of a thread-group leader is reported only once its other threads have been reaped, and those that we trace are
+/// ours to reap: such a leader is answered for with `ECHILD`, as a thread that is gone.
 fn wait_within(tid: Tid, limit: Duration) -> io::Result<Option<WaitStatus>> {
     let begin = Instant::now();
     let mut rounds = 0_u32;
@@ -129,6 +132,12 @@ fn wait_within(tid: Tid, limit: Duration) -> io::Result<Option<WaitStatus>> {
             return Ok(None);
         } else {
             std::thread::sleep(Duration::from_micros(250));
+            if rounds.is_multiple_of(16) && state_letter(tid) == Some('Z') {
+                // Unless it has just become one.
+                let reported = wait(tid.0, false)?.map(|(_, status)| status);
+                let gone = || io::Error::from_raw_os_error(libc::ECHILD);
+                return reported.map(Some).ok_or_else(gone);
+            }
         }
     }
 }
