@@ -260,10 +260,20 @@ impl Maker<'_> {
         let pidfd = pidfd_of(pid)?;
         for thread in tracee.release() {
             thread.set_signal_mask(0)?;
-            process::kill(pid, signal).map_err(ProcError::system(format!(
-                "end process {pid} by signal {signal}"
-            )))?;
-            thread.detach().map_err(|(_, e)| e)?;
+            let send = |signal| {
+                let what = format!("end process {pid} by signal {signal}");
+                process::kill(pid, signal).map_err(ProcError::system(what))
+            };
+            if signal == libc::SIGKILL {
+                // Nobody can let go of a thread that has been killed, and its parent would not learn of its end; a stopped one
+                // executes nothing once it is let go.
+                send(libc::SIGSTOP)?;
+                thread.detach().map_err(|(_, e)| e)?;
+                send(signal)?;
+            } else {
+                send(signal)?;
+                thread.detach().map_err(|(_, e)| e)?;
+            }
         }
         let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
         poll(&mut fds, None).map_err(ProcError::system(format!(

@@ -141,8 +141,12 @@ int main(void) {
     int killed = fork();
     if (killed == 0) pause();
     kill(killed, SIGUSR2);
+    int shot = fork();
+    if (shot == 0) pause();
+    kill(shot, SIGKILL);
     EQUAL(waitid(P_PID, exited, &info, WEXITED | WNOWAIT), 0);
     EQUAL(waitid(P_PID, killed, &info, WEXITED | WNOWAIT), 0);
+    EQUAL(waitid(P_PID, shot, &info, WEXITED | WNOWAIT), 0);
     struct sigaction action = {.sa_handler = on_child, .sa_flags = SA_RESTART};
     sigaction(SIGCHLD, &action, NULL);
 
@@ -168,6 +172,8 @@ int main(void) {
     EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 42);
     EQUAL(waitpid(killed, &status, WNOHANG), killed);
     EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR2);
+    EQUAL(waitpid(shot, &status, WNOHANG), shot);
+    EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     for (int i = 0; i < count; i++) kill(processes[i].before.pid, SIGKILL);
     while (waitpid(-1, NULL, 0) > 0) {}
     return finish();
