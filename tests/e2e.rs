@@ -14,6 +14,7 @@ mod behaviour {
     mod drain;
     mod examples_survive;
     mod increments;
+    mod kernels;
     mod live;
     mod migrate;
     mod openmp_conformance;
