@@ -31,14 +31,14 @@ fn wait_stopped(pid: i32) {
 
 /// Saves a kernel that has got on by two steps since `running` was last asked. It stands still meanwhile, so that it cannot
 /// end first, and afterwards.
-fn save(session: &Session, running: &mut Running, pid: i32, args: &[&str]) -> Value {
+fn save(session: &Session, running: &mut Running, pid: i32) -> Value {
     for _ in 0..2 {
         running.wait_for("step ");
     }
     signal(pid, Signal::STOP);
     wait_stopped(pid);
     let id = pid.to_string();
-    let args = [&["checkpoint", &id, "snap", "--json"], args].concat();
+    let args = ["checkpoint", &id, "snap", "--full-every", "9", "--json"];
     serde_json::from_str(&session.succeed(args)).expect("a report")
 }
 
@@ -79,11 +79,11 @@ fn survives(user: User, kernel: &str, steps: u32) {
 
     let mut running = session.start(&mut program());
     let pid = running.pid();
-    let full = save(&session, &mut running, pid, &[]);
+    let full = save(&session, &mut running, pid);
     assert!(full["parent"].is_null(), "{kernel}: {full}");
     for point in 1..=3 {
         signal(pid, Signal::CONT);
-        let report = save(&session, &mut running, pid, &[]);
+        let report = save(&session, &mut running, pid);
         assert_eq!(report["parent"], point, "{kernel}: {report}");
         let size = |report: &Value| report["file_bytes"].as_u64().expect("a size");
         // Of a sparse matrix nothing is ever written.
@@ -96,9 +96,9 @@ fn survives(user: User, kernel: &str, steps: u32) {
 
     // Once more from there, and then to the end.
     let (mut running, pid) = restart(&session, "first");
-    save(&session, &mut running, pid, &[]);
+    save(&session, &mut running, pid);
     signal(pid, Signal::CONT);
-    let report = save(&session, &mut running, pid, &[]);
+    let report = save(&session, &mut running, pid);
     assert_eq!(report["parent"], 5, "{kernel}: {report}");
     signal(pid, Signal::KILL);
     running.finish();
