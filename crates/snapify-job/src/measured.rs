@@ -33,6 +33,30 @@ pub fn measurements(dir: &Path) -> Result<Vec<Measurement>, JobError> {
         .collect())
 }
 
+/// How long a node works without failing, if nobody says: five years. As for plans.
+const MTBF: f64 = 5.0 * 365.0 * 86400.0;
+
+/// The time from one snapshot to the next, where there were not two: an hour, in seconds.
+const INTERVAL: f64 = 3600.0;
+
+/// How often a snapshot of the chain in `dir` should be full, by what those that are there have cost; failures come every
+/// `mtbf` seconds. `None` if there is nothing to learn from.
+#[must_use]
+pub fn full_every(dir: &Path, mtbf: Option<f64>) -> Option<u32> {
+    // Whatever is wrong with the chain shows when it is written to.
+    let points = inspect(dir).ok()?.points;
+    let headers: Vec<&PointHeader> = points.iter().filter_map(|p| p.header.as_ref()).collect();
+    let measured: Vec<Measurement> = headers.iter().copied().filter_map(measurement).collect();
+    let interval = match headers[..] {
+        [first, .., last] => {
+            let time = last.created_unix_ms.saturating_sub(first.created_unix_ms);
+            time as f64 / 1e3 / (headers.len() - 1) as f64
+        }
+        _ => INTERVAL,
+    };
+    snapify_plan::full_every(&measured, interval, mtbf.unwrap_or(MTBF))
+}
+
 fn measurement(header: &PointHeader) -> Option<Measurement> {
     serde_json::from_value(header.details.get(MEASURED)?.clone()).ok()
 }

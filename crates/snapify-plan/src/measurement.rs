@@ -1,5 +1,6 @@
 //! What a checkpoint leaves behind about itself, and what a plan learns from it.
 
+use crate::chain_length::median;
 use serde::{Deserialize, Serialize};
 
 /// The figures of one checkpoint, as they stand in the details of its manifest's header under `measured`.
@@ -90,13 +91,6 @@ pub fn learn(measurements: &[Measurement]) -> Learned {
                 .collect(),
         ),
     }
-}
-
-/// The middle one, of those that are numbers; the lower of two.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.retain(|value| value.is_finite() && *value >= 0.0);
-    values.sort_by(f64::total_cmp);
-    values.get(values.len().checked_sub(1)? / 2).copied()
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub(crate) fn document(title: &str, charts: &[Chart]) -> String {
     out
 }
 
-const STYLE: &str = "<style>
+pub(crate) const STYLE: &str = "<style>
 text{font:12px system-ui,sans-serif;fill:#222}.title{font-size:14px;font-weight:600}.paper{fill:#fff}
 .grid{stroke:#ddd;stroke-width:1}.axis{stroke:#444;stroke-width:1}
 .curve{fill:none;stroke-width:2}.c0{stroke:#1b6ca8}.c1{stroke:#c8501e}.c2{stroke:#2c8a4b}.c3{stroke:#8a4fb0}.c4{stroke:#a68a12}
@@ -225,7 +225,7 @@ impl Chart {
 }
 
 /// The text with what means something to XML spelled out.
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {

@@ -1,7 +1,8 @@
 //! The command line, as DESIGN section 5 fixes it: scripts and tests rely on it.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use snapify_store::Compression;
+use snapify_job::Increments;
+use snapify_store::{Compression, WriteOptions};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -96,23 +97,11 @@ pub struct Checkpoint {
     pub live: Live,
     #[command(flatten)]
     pub sequence: Sequence,
-    /// Compress the memory of the host process: none, lz4, zstd[:LEVEL], deflate[:LEVEL], or auto for whatever shortens
-    /// the checkpoint. Worth it where storage is slow or scarce
-    #[arg(long, value_name = "CODEC", default_value = "none")]
-    pub codec: Compression,
-    /// Threads that compress; one per processor if not given
-    #[arg(long, value_name = "N", value_parser = parse_workers)]
-    pub workers: Option<usize>,
+    #[command(flatten)]
+    pub pipeline: Pipeline,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
-}
-
-fn parse_workers(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(workers @ 1..=256) => Ok(workers),
-        _ => Err("a number from 1 to 256 is wanted".into()),
-    }
 }
 
 /// How snapshots follow each other.
@@ -125,9 +114,57 @@ pub struct Sequence {
     /// without this, everything is saved then
     #[arg(long)]
     pub incremental: bool,
-    /// Save everything each time that so many snapshots build on each other; 16 if not given
+    /// Save everything each time that so many snapshots build on each other; if not given, what is best by the cost of
+    /// those in the directory, and 16 where there are none
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub full_every: Option<u32>,
+}
+
+/// How the memory of the host process is written.
+#[derive(Args, Clone, Debug)]
+pub struct Pipeline {
+    /// Compress the memory of the host process: none, lz4, zstd[:LEVEL], deflate[:LEVEL], or auto for whatever shortens
+    /// the checkpoint. Worth it where storage is slow or scarce
+    #[arg(long, value_name = "CODEC", default_value = "none")]
+    pub codec: Compression,
+    /// Threads that compress; one per processor if not given
+    #[arg(long, value_name = "N", value_parser = ranged(1, 256))]
+    pub workers: Option<usize>,
+    /// Blocks of 1 MiB that may wait between reading and compressing, and between compressing and storing; two per thread if
+    /// not given
+    #[arg(long, value_name = "N", value_parser = ranged(1, 1024))]
+    pub queue: Option<usize>,
+    /// Bytes of compressed blocks that are written at a time; 2M if not given
+    #[arg(long, value_name = "SIZE", value_parser = parse_segment)]
+    pub segment: Option<usize>,
+}
+
+impl Pipeline {
+    /// The same for those who do it.
+    pub fn options(&self) -> WriteOptions {
+        WriteOptions {
+            compression: self.codec,
+            workers: self.workers,
+            queue: self.queue,
+            write_bytes: self.segment,
+            ..WriteOptions::default()
+        }
+    }
+}
+
+fn ranged(least: usize, most: usize) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |text| match text.parse() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(format!("a number from {least} to {most} is wanted")),
+    }
+}
+
+fn parse_segment(text: &str) -> Result<usize, String> {
+    match parse_size(text)? {
+        // What is less is taken for a block.
+        bytes @ 4096..=0x4000_0000 => Ok(bytes as usize),
+        _ => Err("a size from 4K to 1G is wanted".into()),
+    }
 }
 
 /// What becomes of TCP connections to programs that are not saved.
@@ -135,6 +172,17 @@ pub struct Sequence {
 pub enum Tcp {
     /// They come back as closed by the peer
     Close,
+}
+
+impl Sequence {
+    /// Whether everything is saved.
+    pub fn increments(&self) -> Increments {
+        match (self.full, self.incremental) {
+            (true, _) => Increments::Full,
+            (_, true) => Increments::Always,
+            _ => Increments::Auto,
+        }
+    }
 }
 
 impl Tcp {
@@ -185,12 +233,8 @@ pub struct Restart {
     /// Go on taking snapshots this often, into the same directories
     #[arg(long, value_name = "DURATION", value_parser = crate::schedule::parse_interval)]
     pub every: Option<std::time::Duration>,
-    /// How many snapshots stay, with --every
-    #[arg(long, value_name = "K", default_value_t = 2, requires = "every", value_parser = clap::value_parser!(u32).range(1..))]
-    pub keep: u32,
-    /// Copy at most so many bytes a second, with --every
-    #[arg(long, value_name = "SIZE", requires = "every", value_parser = crate::schedule::parse_rate)]
-    pub rate: Option<u64>,
+    #[command(flatten, next_help_heading = "With --every")]
+    pub manner: crate::schedule::Manner,
     /// What becomes of TCP connections to programs that were not saved; `checkpoint` has decided it
     #[arg(long, value_name = "WHAT")]
     pub tcp: Option<Tcp>,
@@ -448,6 +492,32 @@ mod tests {
         assert_eq!(parse_size("3k"), Ok(3072));
         for wrong in ["", "G", "-1", "4X", "99999999999999T", "1.5G"] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn pipelines() {
+        let parse = |args: &[&str]| {
+            Cli::try_parse_from([&["snapify", "checkpoint", "1", "d"], args].concat())
+        };
+        let cli = parse(&["--codec=zstd:3", "--workers=3", "--queue=9", "--segment=8M"]);
+        let Command::Checkpoint(checkpoint) = cli.unwrap().command else {
+            panic!("it is a checkpoint");
+        };
+        let options = checkpoint.pipeline.options();
+        assert_eq!(options.compression, Compression::Zstd { level: 3 });
+        assert_eq!(
+            (options.workers, options.queue, options.write_bytes),
+            (Some(3), Some(9), Some(8 << 20))
+        );
+        for wrong in [
+            "--workers=0",
+            "--queue=0",
+            "--queue=1025",
+            "--segment=1",
+            "--segment=2G",
+        ] {
+            assert!(parse(&[wrong]).is_err(), "{wrong}");
         }
     }
 

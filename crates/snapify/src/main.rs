@@ -17,10 +17,9 @@ use args::{Cli, Command, Tcp};
 use clap::{CommandFactory, Parser};
 use progress::Progress;
 use snapify_job::{
-    CardDaemonOptions, CheckpointOptions, Files, Increments, Outside, RestartOptions, RunOptions,
-    Schedule, Sequence, Which,
+    CardDaemonOptions, CheckpointOptions, Files, Outside, RestartOptions, RunOptions, Sequence,
+    Which,
 };
-use snapify_store::WriteOptions;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -45,19 +44,6 @@ fn start_tracing() {
     }
 }
 
-/// How snapshots follow each other.
-fn sequence(sequence: &args::Sequence) -> Sequence {
-    let default = Sequence::default();
-    Sequence {
-        increments: match (sequence.full, sequence.incremental) {
-            (true, _) => Increments::Full,
-            (_, true) => Increments::Always,
-            _ => Increments::Auto,
-        },
-        full_every: sequence.full_every.unwrap_or(default.full_every),
-    }
-}
-
 fn execute(command: Command) -> Result<ExitCode> {
     match command {
         Command::Run(run) => {
@@ -75,6 +61,12 @@ fn execute(command: Command) -> Result<ExitCode> {
                 let kind = clap::error::ErrorKind::ArgumentConflict;
                 Cli::command().error(kind, why).exit();
             }
+            let sequence = Sequence::after(
+                &checkpoint.dir,
+                checkpoint.sequence.increments(),
+                checkpoint.sequence.full_every,
+                None,
+            );
             let options = CheckpointOptions {
                 pid: checkpoint.pid,
                 dir: checkpoint.dir,
@@ -82,12 +74,8 @@ fn execute(command: Command) -> Result<ExitCode> {
                 outside: checkpoint.tcp.map_or(Outside::Refuse, Tcp::outside),
                 live: checkpoint.live.into(),
                 after: 0,
-                sequence: sequence(&checkpoint.sequence),
-                write: WriteOptions {
-                    compression: checkpoint.codec,
-                    workers: checkpoint.workers,
-                    ..WriteOptions::default()
-                },
+                sequence,
+                write: checkpoint.pipeline.options(),
             };
             let mut progress = Progress::new();
             let done = snapify_job::checkpoint(&options, &mut progress);
@@ -99,18 +87,9 @@ fn execute(command: Command) -> Result<ExitCode> {
             let local = restart.dir.or(restart.local);
             let shared = local.as_ref().and(restart.shared.clone());
             let dir = local.or(restart.shared).unwrap_or_default();
-            let schedule = restart.every.map(|every| Schedule {
-                every,
-                mtbf: None,
-                keep: restart.keep,
-                dir: dir.clone(),
-                shared: shared.clone(),
-                rate: restart.rate,
-                outside: Outside::Refuse,
-                live: snapify_job::Live::Auto,
-                incremental: false,
-                log: None,
-            });
+            let schedule = restart
+                .every
+                .map(|every| restart.manner.schedule(dir.clone(), shared.clone(), every));
             let options = RestartOptions {
                 dir,
                 shared,

@@ -1,6 +1,6 @@
 //! Snapshots by the clock, and copies of them: `snapify watch`, `snapify copy`, and `--every` of `run` and `restart`.
 
-use crate::args::{Live, Tcp, parse_size};
+use crate::args::{Live, Pipeline, Sequence, Tcp, parse_size};
 use crate::units::{bytes, long_time, parse_duration, seconds};
 use anyhow::Result;
 use clap::Args;
@@ -32,6 +32,9 @@ pub struct Watch {
     /// Time from one snapshot to the next: 90, 250ms, 10m, 1h30m
     #[arg(long, value_name = "DURATION", value_parser = parse_interval)]
     pub every: Duration,
+    /// Copy each snapshot to this directory, on storage that outlives the node
+    #[arg(long, value_name = "DIR")]
+    pub shared: Option<PathBuf>,
     #[command(flatten)]
     pub manner: Manner,
     /// What becomes of TCP connections to programs that are not saved; without this they are refused
@@ -58,12 +61,10 @@ pub struct Manner {
     /// How many snapshots stay; older ones are removed, with the exception of those that newer ones build on
     #[arg(long, value_name = "K", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub keep: u32,
-    /// Save only what has changed since the last snapshot, where that is known; every 16th holds everything
-    #[arg(long)]
-    pub incremental: bool,
-    /// Copy each snapshot to this directory, on storage that outlives the node
-    #[arg(long, value_name = "DIR")]
-    pub shared: Option<PathBuf>,
+    #[command(flatten)]
+    pub sequence: Sequence,
+    #[command(flatten)]
+    pub pipeline: Pipeline,
     /// Copy at most so many bytes a second
     #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
     pub rate: Option<u64>,
@@ -84,6 +85,9 @@ pub struct Regular {
         requires = "every"
     )]
     pub dir: Option<PathBuf>,
+    /// Copy each snapshot to this directory, on storage that outlives the node
+    #[arg(long, value_name = "DIR")]
+    pub shared: Option<PathBuf>,
     #[command(flatten)]
     pub manner: Manner,
     /// Add a JSON object for everything that happens to this file, one a line
@@ -93,17 +97,19 @@ pub struct Regular {
 
 impl Manner {
     /// A schedule with these.
-    pub fn schedule(self, dir: PathBuf, every: Duration) -> Schedule {
+    pub fn schedule(self, dir: PathBuf, shared: Option<PathBuf>, every: Duration) -> Schedule {
         Schedule {
             every,
             mtbf: self.mtbf,
             keep: self.keep,
             dir,
-            shared: self.shared,
+            shared,
             rate: self.rate,
             outside: Outside::Refuse,
             live: snapify_job::Live::Auto,
-            incremental: self.incremental,
+            increments: self.sequence.increments(),
+            full_every: self.sequence.full_every,
+            write: self.pipeline.options(),
             log: None,
         }
     }
@@ -115,7 +121,7 @@ impl Regular {
         let (every, dir) = (self.every?, self.dir?);
         Some(Schedule {
             log: self.log,
-            ..self.manner.schedule(dir, every)
+            ..self.manner.schedule(dir, self.shared, every)
         })
     }
 }
@@ -157,7 +163,9 @@ pub fn watch(arguments: Watch) -> Result<ExitCode> {
         schedule: Schedule {
             outside: arguments.tcp.map_or(Outside::Refuse, Tcp::outside),
             live: arguments.live.into(),
-            ..arguments.manner.schedule(dir, arguments.every)
+            ..arguments
+                .manner
+                .schedule(dir, arguments.shared, arguments.every)
         },
         parent: arguments.for_parent,
     };

@@ -3,12 +3,15 @@
 use super::live::Standing;
 use crate::events::Event;
 use crate::link::Link;
+use crate::measured;
 use crate::snapshot::PAGES_FILE;
 use serde::{Deserialize, Serialize};
 use snapify_proc::{Changed, Form, Tracking, TreeImage};
 use snapify_store::{Chain, MemberDir, PageFile, PageFileSummary, Staging, StoreError};
+use std::path::Path;
 
-/// A chain of so many snapshots takes not much longer to restart from than a full one, and a chain of more saves not much more.
+/// How often a snapshot is full where it is not known what they cost: a chain of so many takes not much longer to restart from
+/// than a full one, and a chain of more saves not much more.
 const FULL_EVERY: u32 = 16;
 
 /// What cannot be tracked is compared with what was saved before if it is more than one part in so many.
@@ -42,6 +45,29 @@ impl Default for Sequence {
         Self {
             increments: Increments::Auto,
             full_every: FULL_EVERY,
+        }
+    }
+}
+
+impl Sequence {
+    /// What follows the snapshots in `dir`: everything is saved each `full_every` of them, or, if that is not given, as often as
+    /// their cost makes best where failures come every `mtbf` seconds.
+    #[must_use]
+    pub fn after(
+        dir: &Path,
+        increments: Increments,
+        full_every: Option<u32>,
+        mtbf: Option<f64>,
+    ) -> Self {
+        let best = || match increments {
+            Increments::Full => None,
+            Increments::Auto => measured::full_every(dir, mtbf),
+            // Who asks for them gets some.
+            Increments::Always => measured::full_every(dir, mtbf).map(|every| every.max(2)),
+        };
+        Self {
+            increments,
+            full_every: full_every.or_else(best).unwrap_or(FULL_EVERY),
         }
     }
 }

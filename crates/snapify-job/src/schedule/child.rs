@@ -1,7 +1,7 @@
 //! The process that takes snapshots of a program which `snapify run` or `snapify restart` runs.
 
 use super::Schedule;
-use crate::checkpoint::Live;
+use crate::checkpoint::{Increments, Live};
 use crate::error::JobError;
 use crate::layout::Layout;
 use crate::processes::wait_readable;
@@ -71,9 +71,7 @@ impl WatcherProcess {
         if let Some(mtbf) = schedule.mtbf {
             command.args(["--mtbf", &format!("{}ms", mtbf.as_millis())]);
         }
-        if schedule.incremental {
-            command.arg("--incremental");
-        }
+        command.args(manner(&schedule));
         if let Some(shared) = schedule.shared {
             command.arg("--shared").arg(shared);
         }
@@ -142,6 +140,26 @@ impl WatcherProcess {
             }
         }
     }
+}
+
+/// How snapshots follow each other and are written, as it is given on the command line.
+fn manner(schedule: &Schedule) -> Vec<String> {
+    let mut arguments = Vec::new();
+    match schedule.increments {
+        Increments::Auto => {}
+        Increments::Full => arguments.push("--full".into()),
+        Increments::Always => arguments.push("--incremental".into()),
+    }
+    let write = &schedule.write;
+    let mut option = |name: &str, value: Option<String>| {
+        arguments.extend(value.map(|value| format!("--{name}={value}")));
+    };
+    option("full-every", schedule.full_every.map(|n| n.to_string()));
+    option("codec", Some(write.compression.to_string()));
+    option("workers", write.workers.map(|n| n.to_string()));
+    option("queue", write.queue.map(|n| n.to_string()));
+    option("segment", write.write_bytes.map(|n| n.to_string()));
+    arguments
 }
 
 /// Readable when it has ended.

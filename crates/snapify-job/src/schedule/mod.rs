@@ -14,8 +14,9 @@ mod watch;
 pub(crate) use child::{Prepared, WatcherProcess};
 pub use watch::{WatchEvent, watch};
 
-use crate::checkpoint::Live;
+use crate::checkpoint::{Increments, Live, Sequence};
 use snapify_proc::Outside;
+use snapify_store::WriteOptions;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -39,10 +40,22 @@ pub struct Schedule {
     pub outside: Outside,
     /// Whether the program goes on before its memory is saved.
     pub live: Live,
-    /// Whether snapshots hold only what has changed, between full ones.
-    pub incremental: bool,
+    /// Whether snapshots hold everything, or only what has changed.
+    pub increments: Increments,
+    /// Every so many snapshots one holds everything; `None` for what the cost of those before makes best.
+    pub full_every: Option<u32>,
+    /// How the memory of the host process is written.
+    pub write: WriteOptions,
     /// A file to which a JSON object is added for everything that happens; only where a program is run or restarted.
     pub log: Option<PathBuf>,
+}
+
+impl Schedule {
+    /// How the next snapshot follows those in the directory.
+    fn sequence(&self) -> Sequence {
+        let mtbf = self.mtbf.map(|mtbf| mtbf.as_secs_f64());
+        Sequence::after(&self.dir, self.increments, self.full_every, mtbf)
+    }
 }
 
 /// What `snapify watch` does.

@@ -24,8 +24,8 @@ pub(super) struct Pacemaker {
     interval: Duration,
     due: Instant,
     failures: u32,
-    /// Seconds that a snapshot costs the program, averaged over the last ones.
-    cost: Option<f64>,
+    /// Seconds that a snapshot costs the program, averaged over the last ones: full and incremental ones.
+    costs: [Option<f64>; 2],
 }
 
 impl Pacemaker {
@@ -37,7 +37,7 @@ impl Pacemaker {
             interval: every,
             due: now + every,
             failures: 0,
-            cost: None,
+            costs: [None; 2],
         }
     }
 
@@ -46,8 +46,14 @@ impl Pacemaker {
         self.due
     }
 
-    /// A snapshot that was begun at `began` is done.
-    pub(super) fn succeeded(&mut self, report: &CheckpointReport, began: Instant, now: Instant) {
+    /// A snapshot that was begun at `began` is done. One of `full_every` is full.
+    pub(super) fn succeeded(
+        &mut self,
+        report: &CheckpointReport,
+        full_every: u32,
+        began: Instant,
+        now: Instant,
+    ) {
         self.failures = 0;
         let with_cards = report.members.iter().any(|member| member.card.is_some());
         let stood = if with_cards {
@@ -57,8 +63,17 @@ impl Pacemaker {
         };
         let whole = now.saturating_duration_since(began).as_secs_f64();
         let cost = stood + BESIDE * (whole - stood).max(0.0);
-        let cost = self.cost.map_or(cost, |before| 0.5 * (before + cost));
-        self.cost = Some(cost);
+        let kept = &mut self.costs[usize::from(report.parent.is_some())];
+        let average = kept.map_or(cost, |before| 0.5 * (before + cost));
+        *kept = Some(average);
+        // The mean over a chain, as soon as there has been one of each kind.
+        let cost = match self.costs {
+            [Some(full), Some(incremental)] => {
+                let chain = f64::from(full_every.max(1));
+                (full + (chain - 1.0) * incremental) / chain
+            }
+            _ => average,
+        };
         let wanted = match self.mtbf {
             Some(mtbf) => daly(cost, mtbf) + cost,
             None => self.every.as_secs_f64(),
@@ -97,7 +112,7 @@ mod tests {
         let mut pacemaker = Pacemaker::new(60 * SECOND, None, start);
         assert_eq!(pacemaker.due(), start + 60 * SECOND);
         let began = start + 61 * SECOND;
-        pacemaker.succeeded(&report(0.5), began, began + SECOND);
+        pacemaker.succeeded(&report(0.5), 16, began, began + SECOND);
         assert_eq!(pacemaker.due(), began + 60 * SECOND);
     }
 
@@ -106,11 +121,11 @@ mod tests {
         let start = Instant::now();
         let mut pacemaker = Pacemaker::new(SECOND, None, start);
         // It stands still for 2 s of every 20 s at most.
-        pacemaker.succeeded(&report(2.0), start, start + 2 * SECOND);
+        pacemaker.succeeded(&report(2.0), 16, start, start + 2 * SECOND);
         assert_eq!(pacemaker.due(), start + 20 * SECOND);
         // None is begun before the last one is done.
         let mut pacemaker = Pacemaker::new(SECOND, None, start);
-        pacemaker.succeeded(&report(0.0), start, start + 30 * SECOND);
+        pacemaker.succeeded(&report(0.0), 16, start, start + 30 * SECOND);
         assert_eq!(pacemaker.due(), start + 30 * SECOND);
     }
 
@@ -118,14 +133,27 @@ mod tests {
     fn with_failures_known_the_interval_is_dalys() {
         let start = Instant::now();
         let mut pacemaker = Pacemaker::new(SECOND, Some(20_000 * SECOND), start);
-        pacemaker.succeeded(&report(1.0), start, start + SECOND);
+        pacemaker.succeeded(&report(1.0), 16, start, start + SECOND);
         let due = pacemaker.due().duration_since(start).as_secs_f64();
         // sqrt(2 * 1 * 20000) = 200.
         assert!((due - 200.0).abs() < 2.0, "{due}");
         // Costs that have changed are taken on by halves.
-        pacemaker.succeeded(&report(7.0), start, start + 7 * SECOND);
+        pacemaker.succeeded(&report(7.0), 16, start, start + 7 * SECOND);
         let due = pacemaker.due().duration_since(start).as_secs_f64();
         assert!((due - 400.0).abs() < 4.0, "{due}");
+    }
+
+    #[test]
+    fn the_cost_of_a_chain_is_that_of_its_mean_snapshot() {
+        let start = Instant::now();
+        let mut pacemaker = Pacemaker::new(SECOND, Some(20_000 * SECOND), start);
+        pacemaker.succeeded(&report(7.0), 4, start, start + 7 * SECOND);
+        let mut incremental = report(1.0);
+        incremental.parent = Some(1);
+        pacemaker.succeeded(&incremental, 4, start, start + SECOND);
+        let due = pacemaker.due().duration_since(start).as_secs_f64();
+        // (7 + 3 * 1) / 4 = 2.5 s; sqrt(2 * 2.5 * 20000) = 316.
+        assert!((due - 316.0).abs() < 4.0, "{due}");
     }
 
     #[test]
@@ -139,7 +167,7 @@ mod tests {
         }
         assert_eq!(waits[..6], [5, 10, 20, 40, 60, 60]);
         assert_eq!(waits[39], 60);
-        pacemaker.succeeded(&report(0.0), start, start);
+        pacemaker.succeeded(&report(0.0), 16, start, start);
         pacemaker.failed(start);
         assert_eq!(pacemaker.due(), start + 5 * SECOND);
         // Never later than the next one would be.

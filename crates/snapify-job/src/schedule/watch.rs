@@ -4,7 +4,6 @@ use super::cleaner::Cleaner;
 use super::copier::{Copier, News};
 use super::pacemaker::Pacemaker;
 use super::{Schedule, WatchOptions};
-use crate::checkpoint::{Increments, Sequence};
 use crate::clients::{CheckpointOptions, checkpoint_with, supervisor_of};
 use crate::copy::CopyEvent;
 use crate::error::JobError;
@@ -13,7 +12,7 @@ use crate::processes::{end_with, own_process, wait_readable};
 use crate::protocol::CheckpointReport;
 use crate::signals::{Arrived, Signals};
 use serde::Serialize;
-use snapify_store::{StoreError, WriteOptions, clean_plan, newest, retain};
+use snapify_store::{StoreError, clean_plan, newest, retain};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -276,20 +275,15 @@ impl Watcher<'_> {
 
     /// Takes a snapshot now.
     fn checkpoint(&mut self) -> Result<Option<End>, JobError> {
+        let sequence = self.schedule.sequence();
         let options = CheckpointOptions {
             pid: self.pid,
             dir: self.dir.clone(),
             stop: false,
             outside: self.schedule.outside,
             live: self.schedule.live,
-            sequence: Sequence {
-                increments: match self.schedule.incremental {
-                    true => Increments::Auto,
-                    false => Increments::Full,
-                },
-                ..Sequence::default()
-            },
-            write: WriteOptions::default(),
+            sequence,
+            write: self.schedule.write,
             after: self.after,
         };
         let began = Instant::now();
@@ -297,7 +291,8 @@ impl Watcher<'_> {
         let now = Instant::now();
         match taken {
             Ok(report) => {
-                self.pacemaker.succeeded(&report, began, now);
+                self.pacemaker
+                    .succeeded(&report, sequence.full_every, began, now);
                 (self.tell)(&WatchEvent::Snapshot {
                     report: Box::new(report),
                     next_seconds: until(self.pacemaker.due()),
