@@ -2,14 +2,17 @@
 //!
 //! Every figure is a median of interleaved runs, and every ratio is taken within one run of this program: figures of
 //! different machines, or of one noisy machine on different days, say little. `snapify-bench NAME…` runs only the
-//! tables named.
+//! tables named. Some are drawn as well, into the directory that `SNAPIFY_BENCH_PLOTS` names.
 
 mod checkpoint;
+mod hybrid;
 mod incremental;
+mod kernel;
 mod live;
 mod machine;
 mod micro;
 mod overhead;
+mod pipeline;
 mod place;
 mod program;
 mod store;
@@ -21,7 +24,7 @@ use anyhow::{Result, bail};
 
 type Bench = fn(&place::Place) -> Result<()>;
 
-const ALL: [(&str, Bench); 8] = [
+const ALL: [(&str, Bench); 10] = [
     ("micro", micro::run),
     ("checkpoint", checkpoint::run),
     ("overhead", overhead::run),
@@ -30,6 +33,8 @@ const ALL: [(&str, Bench); 8] = [
     ("store", store::run),
     ("swap", swap::run),
     ("incremental", incremental::run),
+    ("pipeline", pipeline::run),
+    ("hybrid", hybrid::run),
 ];
 
 fn main() -> Result<()> {

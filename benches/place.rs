@@ -1,6 +1,7 @@
 //! Where benchmarks run: the staged installation, and directories on a disk and in memory.
 
 use anyhow::{Context, Result, ensure};
+use snapify_plan::bars::{Bars, document};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -44,6 +45,16 @@ impl Place {
     /// A place for files that are not measured.
     pub fn scratch(&self) -> &Path {
         self.memory.path()
+    }
+
+    /// Draws charts into a file of the directory that is to have plots, if there is one.
+    pub fn plot(&self, name: &str, title: &str, charts: &[Bars]) -> Result<()> {
+        let Some(dir) = std::env::var_os("SNAPIFY_BENCH_PLOTS") else {
+            return Ok(());
+        };
+        let path = PathBuf::from(dir).join(name);
+        std::fs::write(&path, document(title, charts))
+            .with_context(|| format!("write {}", path.display()))
     }
 
     /// The command line.

@@ -35,7 +35,8 @@ pub fn run(place: &Place) -> Result<()> {
     Ok(())
 }
 
-struct Memory(Vec<u8>);
+/// Memory that lies in an array.
+pub struct Memory(pub Vec<u8>);
 
 impl Memory {
     fn new() -> Self {
@@ -99,7 +100,7 @@ impl PageSink for Fresh<'_> {
     }
 }
 
-fn range(page: u64, pages: u64) -> PageRange {
+pub fn range(page: u64, pages: u64) -> PageRange {
     PageRange {
         space: SpaceId(0),
         start: page * PAGE_SIZE,
@@ -107,7 +108,7 @@ fn range(page: u64, pages: u64) -> PageRange {
     }
 }
 
-fn options(codec: &str, workers: Option<usize>) -> Result<WriteOptions> {
+pub fn options(codec: &str, workers: Option<usize>) -> Result<WriteOptions> {
     Ok(WriteOptions {
         compression: codec.parse().map_err(anyhow::Error::msg)?,
         workers,
@@ -116,7 +117,11 @@ fn options(codec: &str, workers: Option<usize>) -> Result<WriteOptions> {
 }
 
 /// Writes to a new file at `path`, and tells the seconds that it took.
-fn write(path: &Path, write: &PageWrite<'_>, memory: &Memory) -> Result<(f64, PageFileSummary)> {
+pub fn write(
+    path: &Path,
+    write: &PageWrite<'_>,
+    memory: &Memory,
+) -> Result<(f64, PageFileSummary)> {
     if path.starts_with("/dev/null") {
         let begin = Instant::now();
         let out = File::options().write(true).open(path)?;
