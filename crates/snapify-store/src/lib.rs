@@ -44,4 +44,5 @@ pub use format::summary::{PageFileId, PageFileSummary};
 pub use read::PageFile;
 pub use types::{PAGE_SIZE, PageRange, PageSink, PageSource, Progress, SpaceId};
 pub use write::options::WriteOptions;
+pub use write::same::SamePages;
 pub use write::{PageWrite, write_pages};

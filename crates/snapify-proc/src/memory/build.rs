@@ -60,8 +60,8 @@ impl Trampoline {
     }
 }
 
-/// Empties the address space of a fresh process and makes the mappings of the image in it, with no contents yet.
-/// `maps` are its mappings now.
+/// Empties the address space of a process and makes the mappings of the image in it, with no contents yet.
+/// `maps` are its mappings now. Those in `kept` (start and end, ascending) are mappings of the image, and stay as they are.
 ///
 /// # Errors
 /// If the kernel refuses one of them.
@@ -69,6 +69,7 @@ pub(crate) fn build(
     tracee: &mut Tracee<'_>,
     image: &MemoryImage,
     maps: &[Mapping],
+    kept: &[(u64, u64)],
     ctx: &RestoreContext<'_>,
 ) -> Result<Trampoline, ProcError> {
     let now = maps.iter().map(|m| (m.start.0, m.end.0));
@@ -79,20 +80,22 @@ pub(crate) fn build(
         (Some(first), Some(last)) => (first.start, last.end),
         _ => (0, 0),
     };
-    unmap_all_but(
-        tracee,
-        &[
-            (trampoline.start.0, trampoline.start.0 + TRAMPOLINE_BYTES),
-            (vdso_start, vdso_end),
-        ],
-    )?;
+    let mut stay = kept.to_vec();
+    stay.push((trampoline.start.0, trampoline.start.0 + TRAMPOLINE_BYTES));
+    stay.push((vdso_start, vdso_end));
+    unmap_all_but(tracee, stay)?;
     move_vdso(tracee, &group, &vdso::image_parts(image), &used, trampoline)?;
 
     settings::prepare(tracee, image)?;
     let (start, end) = (trampoline.start.0, trampoline.start.0 + TRAMPOLINE_BYTES);
     segments::attach(tracee, image, &ctx.image.ipc, &used.and(start, end))?;
     let mut open = OpenFile::default();
-    for mapping in image.mappings.iter().filter(|m| !m.is_kernel()) {
+    let is_kept = |m: &MappingImage| kept.binary_search(&(m.start.0, m.end.0)).is_ok();
+    let missing = image
+        .mappings
+        .iter()
+        .filter(|m| !m.is_kernel() && !is_kept(m));
+    for mapping in missing {
         map(tracee, image, mapping, ctx, &mut open)?;
         advise(tracee, mapping)?;
         blank(tracee, mapping)?;
@@ -154,8 +157,7 @@ fn trampoline(tracee: &mut Tracee<'_>, used: &Used) -> Result<Trampoline, ProcEr
     ))
 }
 
-fn unmap_all_but(tracee: &mut Tracee<'_>, keep: &[(u64, u64)]) -> Result<(), ProcError> {
-    let mut keep = keep.to_vec();
+fn unmap_all_but(tracee: &mut Tracee<'_>, mut keep: Vec<(u64, u64)>) -> Result<(), ProcError> {
     keep.sort_unstable();
     let mut at = 0;
     for (start, end) in keep.into_iter().chain([(USER_END, USER_END)]) {
@@ -298,6 +300,11 @@ fn write_first(mapping: &MappingImage) -> bool {
         && (mapping.saved > 0 || mapping.flags.accounted)
 }
 
+/// The protection of a mapping until it is filled.
+pub(super) fn first_protection(mapping: &MappingImage) -> u64 {
+    mapping.prot as u64 | if write_first(mapping) { WRITE } else { 0 }
+}
+
 fn map(
     tracee: &mut Tracee<'_>,
     image: &MemoryImage,
@@ -358,7 +365,7 @@ fn map(
         | libc::MAP_FIXED_NOREPLACE as u64
         | flag(grows_down, libc::MAP_GROWSDOWN)
         | flag(no_reserve, libc::MAP_NORESERVE);
-    let prot = mapping.prot as u64 | if write_first(mapping) { WRITE } else { 0 };
+    let prot = first_protection(mapping);
     let args = [mapping.start.0, mapping.bytes(), prot, flags, fd, offset];
     tracee
         .syscall("mmap", libc::SYS_mmap, args)

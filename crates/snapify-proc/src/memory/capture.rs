@@ -33,6 +33,8 @@ pub(crate) struct Ranges {
     pub(crate) written: Vec<PageRange>,
     /// Private mappings in which writes can be told from now on.
     pub(crate) watch: Watch,
+    /// The spaces of processes with which it may have pages in common since a fork, all of them described before.
+    pub(crate) relatives: Vec<SpaceId>,
     /// Addresses from where pages may be unreadable and count as zeros then: mappings that reach behind the end of a file.
     pub(super) lenient: Vec<(u64, u64)>,
     /// Private mappings whose content a fork does not have, or may lose.

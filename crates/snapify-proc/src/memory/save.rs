@@ -1,6 +1,7 @@
 //! Reading the pages of frozen processes while they are written to a page file.
 
 use super::capture::{Ranges, object_range};
+use super::common;
 use super::hold::Held;
 use crate::capture::{ObjectSource, Objects};
 use crate::error::ProcError;
@@ -82,12 +83,22 @@ pub(crate) fn save(
         Some(ranges) => ranges.to_vec(),
         None => objects_ranges(objects)?,
     };
-    let mut all: Vec<PageRange> = of_objects.clone();
-    for memory in memories {
-        all.extend(&memory.ranges.ranges);
-    }
     let source = Source::new(memories, objects)?;
     let source = Keeping { held, source };
+    let mut all: Vec<PageRange> = of_objects.clone();
+    let mut same = Vec::new();
+    match form {
+        Form::Full | Form::Hashed(_) => {
+            let (private, common) = common::split(memories, &source)?;
+            all.extend(private);
+            same = common;
+        }
+        // What has not changed is not in the file: nothing can be the same as that.
+        Form::Changed { .. } | Form::Different { .. } => {
+            let ranges = memories.iter().flat_map(|memory| &memory.ranges.ranges);
+            all.extend(ranges);
+        }
+    }
     let gone = match form {
         Form::Full | Form::Hashed(_) => Vec::new(),
         Form::Changed { parent, .. } | Form::Different { parent } => parent.outside(&all),
@@ -97,8 +108,8 @@ pub(crate) fn save(
         all.extend(of_objects);
     }
     let write = match form {
-        Form::Full => PageWrite::full(&all),
-        Form::Hashed(seed) => PageWrite::full(&all).hashes(seed),
+        Form::Full => PageWrite::full(&all).same(&same),
+        Form::Hashed(seed) => PageWrite::full(&all).same(&same).hashes(seed),
         Form::Changed { parent, .. } if parent.hash_seed().is_none() => {
             PageWrite::changes(parent.summary().id(), &all)
         }

@@ -1,6 +1,7 @@
 //! The order in which a tree of processes is built.
 
 use super::context::RestoreContext;
+use super::heirs::{Heirs, There};
 use super::{RestorePlan, inherited, skeleton};
 use crate::clocks::ClocksImage;
 use crate::error::ProcError;
@@ -10,7 +11,7 @@ use crate::ptrace::Stopped;
 use crate::remote::Tracee;
 use crate::threads;
 use crate::{context, files, ipc, signals, timers};
-use snapify_store::Progress;
+use snapify_store::{Progress, Run};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
@@ -37,20 +38,18 @@ pub(super) fn build(plan: &RestorePlan<'_>, progress: &dyn Progress) -> Result<B
     let segments = ipc::make(&image.ipc, |text| ctx.warn(text))?;
     ctx.areas.extend(segments);
     let prepared = files::Prepared::new(&image.files, &ctx)?;
-    let skeleton::Skeleton {
-        mut tracees,
-        pidfd,
-        maps,
-    } = skeleton::make(image, &prepared.controlling(&image.files))?;
+    let mut heirs = Heirs::new(image, &plan.pages, &ctx, progress);
+    let terminals = prepared.controlling(&image.files);
+    let skeleton::Skeleton { mut tracees, pidfd } = skeleton::make(image, &terminals, &mut heirs)?;
 
     let mut trampolines: HashMap<i32, Trampoline> = HashMap::new();
     let below = ctx.first_inherited().0 as u32 - 1;
-    for (tracee, process) in tracees.iter_mut().zip(&image.processes) {
+    for (index, (tracee, process)) in tracees.iter_mut().zip(&image.processes).enumerate() {
         // What is below belongs to this init; all that the process needs is above.
         let trampoline = match process.shares.memory {
             None => {
                 close_unless_shared(tracee, process, below)?;
-                memory::build(tracee, &process.memory, &maps, &ctx)?
+                heirs.build(index, tracee)?
             }
             Some(owner) => {
                 let theirs = trampolines.get(&owner).copied();
@@ -64,7 +63,7 @@ pub(super) fn build(plan: &RestorePlan<'_>, progress: &dyn Progress) -> Result<B
         // Threads come before the contents: filling needs threads of this init, whose ids could be those of the image.
         threads::restore::create(tracee, &process.threads)?;
     }
-    fill(&mut tracees, plan, &ctx, progress)?;
+    fill(&mut tracees, plan, heirs.there(), &ctx, progress)?;
     ctx.areas.clear();
     ipc::finish(&image.ipc)?;
 
@@ -143,6 +142,7 @@ fn close_unless_shared(
 fn fill(
     tracees: &mut [Tracee<'_>],
     plan: &RestorePlan<'_>,
+    there: &There,
     ctx: &RestoreContext<'_>,
     progress: &dyn Progress,
 ) -> Result<(), ProcError> {
@@ -159,7 +159,8 @@ fn fill(
         .collect();
     let sink = Sink::new(image, objects);
     tracees.iter_mut().for_each(Tracee::unpin);
-    let result = plan.pages.fill(&sink, progress);
+    let missing = |run: &Run| !there.has(run);
+    let result = plan.pages.fill_runs(&missing, &sink, progress);
     let pin = tracees.first().and_then(Tracee::choose_pin);
     for tracee in tracees {
         tracee.pin(pin.clone());

@@ -11,6 +11,7 @@
 mod blank;
 mod build;
 pub mod context;
+mod heirs;
 mod inherited;
 mod init;
 mod launch;

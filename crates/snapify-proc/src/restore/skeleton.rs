@@ -1,11 +1,11 @@
 //! Making all processes of a tree, stopped and empty, each with its id, parent, session and group.
 
 use super::blank;
+use super::heirs::Heirs;
 use super::lineage::{Lineage, Node, Step, plan};
 use crate::error::{Obstacle, ProcError};
 use crate::ids::{Pid, RemoteAddr, Tid};
 use crate::image::{Shares, TreeImage};
-use crate::procfs::maps::Mapping;
 use crate::ptrace::Running;
 use crate::remote::{Pin, SCRATCH_BYTES, Scratch, Tracee};
 use crate::stops;
@@ -18,14 +18,12 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The processes of an image, made but empty.
+/// The processes of an image, made but empty, unless others begin with their memory.
 pub(super) struct Skeleton {
     /// In the order of the image.
     pub(super) tracees: Vec<Tracee<'static>>,
     /// The first process.
     pub(super) pidfd: OwnedFd,
-    /// What all of them have mapped now.
-    pub(super) maps: Vec<Mapping>,
 }
 
 /// Whether there is a way to make the processes of an image. Creates nothing.
@@ -37,13 +35,14 @@ pub(crate) fn preflight(image: &TreeImage) -> Option<Obstacle> {
 }
 
 /// Makes all processes, and those that have ended by then. `terminals` are descriptors that all have inherited of what is to
-/// be the controlling terminal of a session.
+/// be the controlling terminal of a session. Of `heirs`, those are built and filled whose memory others begin with.
 ///
 /// # Errors
 /// If an id is taken, or the kernel does not allow to choose it.
 pub(super) fn make(
     image: &TreeImage,
     terminals: &HashMap<i32, i32>,
+    heirs: &mut Heirs<'_>,
 ) -> Result<Skeleton, ProcError> {
     let has_terminal = std::fs::File::open("/dev/tty").is_ok();
     let refused =
@@ -52,6 +51,8 @@ pub(super) fn make(
     let maps = blank::our_maps()?;
     // Children have a copy of it at the same place, which is theirs to be written to.
     let scratch = vec![0_u8; SCRATCH_BYTES as usize + 4096];
+    let instruction = crate::memory::syscall_instruction(Pid(std::process::id() as i32), &maps)?;
+    heirs.plan(&lineage, maps);
     let mut maker = Maker {
         lineage: &lineage,
         terminals,
@@ -59,13 +60,18 @@ pub(super) fn make(
             addr: RemoteAddr((scratch.as_ptr() as u64).next_multiple_of(4096)),
             len: SCRATCH_BYTES,
         },
-        instruction: crate::memory::syscall_instruction(Pid(std::process::id() as i32), &maps)?,
+        instruction,
         pin: None,
         made: HashMap::new(),
         parents: HashMap::new(),
     };
     for &step in &lineage.steps {
         maker.carry_out(step)?;
+        if let Step::Make { node, .. } = step
+            && heirs.is_early(node)
+        {
+            maker.raise(node, heirs)?;
+        }
     }
     for (ended, node) in image.ended.iter().zip(image.processes.len()..) {
         maker.end(node, ended.status)?;
@@ -79,11 +85,7 @@ pub(super) fn make(
     stop(&mut tracees, image)?;
     let pidfd = pidfd_of(image.root().pid())?;
     drop(scratch);
-    Ok(Skeleton {
-        tracees,
-        pidfd,
-        maps,
-    })
+    Ok(Skeleton { tracees, pidfd })
 }
 
 /// The processes of an image as the plan wants them. Where the restart has a terminal, what belonged to the session of
@@ -191,7 +193,10 @@ impl Maker<'_> {
     fn make_by(&mut self, node: usize, by: usize, sibling: bool) -> Result<(), ProcError> {
         let Node { kin, shares, .. } = self.lineage.nodes[node];
         let flag = |on: bool, bit: i32| if on { bit as u64 } else { 0 };
-        let wanted = self.scratch.addr.offset(256);
+        let pin = self.pin.clone();
+        let maker = self.tracee(by)?;
+        let (scratch, instruction) = (maker.scratch(), maker.instruction());
+        let wanted = scratch.addr.offset(256);
         let args = CloneArgs {
             flags: flag(sibling, libc::CLONE_PARENT)
                 | flag(shares.memory.is_some(), libc::CLONE_VM)
@@ -203,8 +208,6 @@ impl Maker<'_> {
             set_tid_size: 1,
             ..CloneArgs::default()
         };
-        let (scratch, instruction, pin) = (self.scratch, self.instruction, self.pin.clone());
-        let maker = self.tracee(by)?;
         maker.put(scratch.addr, &args)?;
         maker.put(wanted, &kin.pid)?;
         let call = [scratch.addr.0, size_of::<CloneArgs>() as u64, 0, 0, 0, 0];
@@ -235,6 +238,20 @@ impl Maker<'_> {
             self.parents.insert(node, parent);
         }
         Ok(())
+    }
+
+    /// Gives a process its memory, with which those begin that it makes.
+    fn raise(&mut self, node: usize, heirs: &mut Heirs<'_>) -> Result<(), ProcError> {
+        heirs.build(node, self.tracee(node)?)?;
+        // The threads that fill it may run anywhere.
+        self.made.values_mut().for_each(Tracee::unpin);
+        self.pin = None;
+        let result = heirs.fill_early(node);
+        self.pin = self.tracee(node)?.choose_pin();
+        for tracee in self.made.values_mut() {
+            tracee.pin(self.pin.clone());
+        }
+        Ok(result?)
     }
 
     /// Ends a process with a wait status.

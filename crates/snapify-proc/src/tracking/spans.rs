@@ -25,6 +25,17 @@ impl Spans {
         self.0.len()
     }
 
+    /// Number of addresses.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.iter().map(|(start, end)| end - start).sum()
+    }
+
+    /// Whether all from `start` to before `end` is in it.
+    pub(crate) fn covers(&self, start: u64, end: u64) -> bool {
+        let behind = self.0.partition_point(|span| span.0 <= start);
+        behind.checked_sub(1).is_some_and(|n| end <= self.0[n].1)
+    }
+
     /// What is in one of them.
     pub(crate) fn union(&self, other: &Self) -> Self {
         let mut all = Self::default();
@@ -127,6 +138,14 @@ mod tests {
                 "{both:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_is_covered_lies_in_one_stretch() {
+        let spans = Spans(vec![(4, 8), (10, 12)]);
+        assert!(spans.covers(4, 8) && spans.covers(5, 6) && spans.covers(10, 12));
+        assert!(!spans.covers(3, 5) && !spans.covers(7, 11) && !spans.covers(12, 13));
+        assert_eq!(spans.bytes(), 6);
     }
 
     #[test]

@@ -126,6 +126,7 @@ pub(super) fn describe(
         });
         memories.push(ranges.map(|ranges| (space, ranges)));
     }
+    note_relatives(&processes, &mut memories);
     note_stops(&mut processes, &seen, frozen)?;
     let ipc = system_v(
         &seen[0],
@@ -214,6 +215,33 @@ fn describe_one(
         };
         Ok((image, ranges))
     })
+}
+
+/// Notes with whom each process may have pages in common since a fork: its parent, and the child that this had before it, with
+/// which it may share what the parent has written to since.
+fn note_relatives(processes: &[ProcessImage], memories: &mut [Option<(SpaceId, Ranges)>]) {
+    let mut spaces = HashMap::new();
+    let mut last_children = HashMap::new();
+    for (process, memory) in processes.iter().zip(memories) {
+        let owner = process.shares.memory.unwrap_or(process.pid());
+        let Some((space, ranges)) = memory else {
+            let space: Option<SpaceId> = spaces.get(&owner).copied();
+            spaces.extend(space.map(|space| (process.pid(), space)));
+            continue;
+        };
+        // Whose parent has ended, that one descends from the first process most likely.
+        let parent = match process.kin.parent {
+            0 => processes[0].pid(),
+            parent => parent,
+        };
+        if let Some(&parents) = spaces.get(&parent) {
+            ranges.relatives = vec![parents];
+            ranges
+                .relatives
+                .extend(last_children.insert(parent, *space));
+        }
+        spaces.insert(process.pid(), *space);
+    }
 }
 
 /// Whether parents have taken note of the stops of their children.

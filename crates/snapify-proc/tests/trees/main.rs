@@ -60,8 +60,24 @@ fn private_kilobytes(pid: i32) -> u64 {
     numbers.map(|number| number.parse::<u64>().unwrap()).sum()
 }
 
+/// Memory of a process and all its descendants in bytes, that which several have counted once (proc(5), `Pss`).
+fn proportional_bytes(pid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    let own = number.unwrap().parse::<u64>().unwrap() << 10;
+    let children = format!("/proc/{pid}/task/{pid}/children");
+    let children = std::fs::read_to_string(children).unwrap();
+    let children = children.split_whitespace().map(|id| id.parse().unwrap());
+    own + children.map(proportional_bytes).sum::<u64>()
+}
+
 #[test]
 fn memory() {
+    let page_bytes = |stage: &Stage, image: &str| {
+        let file = stage.path(image).join("pages.snap");
+        std::fs::metadata(file).unwrap().len()
+    };
     for user in User::all() {
         let stage = Stage::of("trees", "memory", user);
         let original = stage.start();
@@ -76,8 +92,15 @@ fn memory() {
         stage.save(original.pid(), "second", true);
         original.expect_killed();
         remove_objects(&stage);
+        // Four processes have 16 MiB, most of which is still the same: that is saved once, and is theirs together again.
+        let bytes = page_bytes(&stage, "second");
+        assert!(bytes < 24 << 20, "{bytes} bytes");
         let restored = stage.restore("second");
+        let bytes = proportional_bytes(restored.pid());
+        assert!(bytes < 28 << 20, "{bytes} bytes");
         stage.save(restored.pid(), "third", true);
+        let bytes = page_bytes(&stage, "third");
+        assert!(bytes < 24 << 20, "{bytes} bytes");
         restored.expect_killed();
         stage.restore("third").go_on_and_be_fine();
     }

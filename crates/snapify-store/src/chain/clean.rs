@@ -288,13 +288,14 @@ fn merge(
     progress: &dyn Progress,
 ) -> Result<FileEntry, StoreError> {
     let pages = links.pages(member, &entry.name)?;
-    let ranges = pages.outside(&[]);
+    let (ranges, same) = pages.distinct();
     let path = folder.join(&entry.name);
     let options = WriteOptions {
         compression: pages.compression(),
         ..WriteOptions::default()
     };
     let mut write = PageWrite::full(&ranges)
+        .same(&same)
         .options(&options)
         .stands_for(pages.summary().id());
     if let Some(seed) = pages.hash_seed() {

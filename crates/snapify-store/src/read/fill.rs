@@ -3,25 +3,25 @@
 use super::layer::Layer;
 use crate::aligned::AlignedBuf;
 use crate::codec::{Codec, Decoder};
-use crate::format::index::Block;
+use crate::format::index::{Block, Run};
 use crate::types::PAGE;
-use crate::{PageSink, Progress, SpaceId, StoreError};
+use crate::{PageSink, Progress, StoreError};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Reads the blocks that hold pages of the `wanted` spaces, and puts those pages into `sink`. The order is from the
+/// Reads the blocks that hold pages of the `wanted` runs, and puts those pages into `sink`. The order is from the
 /// newest file to the oldest, and in each that of the file.
 pub(super) fn fill(
     layers: &[Layer],
-    wanted: &(dyn Fn(SpaceId) -> bool + Sync),
+    wanted: &(dyn Fn(&Run) -> bool + Sync),
     sink: Option<&dyn PageSink>,
     progress: &dyn Progress,
 ) -> Result<(), StoreError> {
     let needed = |layer: &Layer, number: &usize| match sink {
         // Whoever only verifies a file reads all of it.
         None => true,
-        Some(_) => (layer.index.runs_of(*number)).any(|(run, _)| wanted(run.space)),
+        Some(_) => (layer.index.runs_of(*number)).any(|(run, _)| wanted(run)),
     };
     let tasks: Vec<(&Layer, usize)> = layers
         .iter()
@@ -79,7 +79,7 @@ pub(super) fn fill(
 fn take(
     layer: &Layer,
     number: usize,
-    wanted: &(dyn Fn(SpaceId) -> bool + Sync),
+    wanted: &(dyn Fn(&Run) -> bool + Sync),
     sink: Option<&dyn PageSink>,
     progress: &dyn Progress,
     buf: &mut [u8],
@@ -98,7 +98,7 @@ fn take(
     })?;
     if let Some(sink) = sink {
         let runs = layer.index.runs_of(number);
-        for (run, first_page) in runs.filter(|(run, _)| wanted(run.space)) {
+        for (run, first_page) in runs.filter(|(run, _)| wanted(run)) {
             let begin = first_page as usize * PAGE;
             let data = &pages[begin..begin + run.pages as usize * PAGE];
             sink.write(run.space, run.start, data)

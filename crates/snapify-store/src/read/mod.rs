@@ -1,5 +1,6 @@
 //! Reading a page file, and those that it builds on.
 
+mod alike;
 mod blocks;
 pub(crate) mod compare;
 mod cover;
@@ -183,6 +184,19 @@ impl PageFile {
     pub fn fill_spaces(
         &self,
         wanted: &(dyn Fn(SpaceId) -> bool + Sync),
+        sink: &dyn PageSink,
+        progress: &dyn Progress,
+    ) -> Result<(), StoreError> {
+        self.fill_runs(&|run| wanted(run.space), sink, progress)
+    }
+
+    /// As [`PageFile::fill`], for the runs that `wanted` picks. Blocks that hold none of those are not read.
+    ///
+    /// # Errors
+    /// As [`PageFile::fill`].
+    pub fn fill_runs(
+        &self,
+        wanted: &(dyn Fn(&Run) -> bool + Sync),
         sink: &dyn PageSink,
         progress: &dyn Progress,
     ) -> Result<(), StoreError> {

@@ -7,6 +7,7 @@ pub(crate) mod options;
 mod output;
 pub(crate) mod ranges;
 mod ring;
+pub(crate) mod same;
 mod sequence;
 mod share;
 mod slices;
@@ -23,6 +24,7 @@ use block::Rules;
 use job::Job;
 use options::WriteOptions;
 use output::{Output, Room};
+use same::SamePages;
 use sequence::Sequence;
 use share::Shared;
 use slices::Slices;
@@ -88,6 +90,7 @@ pub struct PageWrite<'a> {
     parent: Option<PageFileId>,
     zero: &'a [PageRange],
     gone: &'a [PageRange],
+    same: &'a [SamePages],
     before: Option<&'a PageFile>,
     hash_seed: Option<u64>,
     stands_for: Option<PageFileId>,
@@ -102,6 +105,7 @@ impl<'a> PageWrite<'a> {
             parent: None,
             zero: &[],
             gone: &[],
+            same: &[],
             before: None,
             hash_seed: None,
             stands_for: None,
@@ -141,6 +145,13 @@ impl<'a> PageWrite<'a> {
     /// Tells that the pages in `ranges` do not exist any more. Of no use in a full file.
     pub fn gone(mut self, ranges: &'a [PageRange]) -> Self {
         self.gone = ranges;
+        self
+    }
+
+    /// Tells of pages that they have the content of others, which are among those that are stored (or zero). They are not
+    /// read, and stored only once. Such can be in a full file only. Memory that is shared since a fork is told so.
+    pub fn same(mut self, pages: &'a [SamePages]) -> Self {
+        self.same = pages;
         self
     }
 
@@ -191,7 +202,9 @@ impl<'a> PageWrite<'a> {
             None => (&[][..], &[][..]),
         };
         let slices = Slices::new(self.save, path)?;
-        ranges::check(self.save.iter().chain(zero).chain(gone), path)?;
+        let same = self.same.iter().map(|same| &same.pages);
+        ranges::check(self.save.iter().chain(zero).chain(gone).chain(same), path)?;
+        same::check(self.same, self.parent.is_none(), path)?;
         let header = self.header();
         let rules = Rules {
             note_zeros: self.parent.is_some(),
@@ -231,7 +244,9 @@ impl<'a> PageWrite<'a> {
                 .runs
                 .extend(list.iter().flat_map(|range| ranges::runs(range, kind)));
         }
-        let (tail, summary) = tail(&mut sequence, header, slices.total_bytes() / PAGE_SIZE);
+        let read = slices.total_bytes() / PAGE_SIZE;
+        let (tail, summary) = tail(&mut sequence, header, read, self.same);
+        progress.advance(self.same.iter().map(|same| same.pages.bytes).sum());
         sequence.reserve(summary.file_bytes)?;
         if !output.in_order() {
             let mut page = AlignedBuf::new(PAGE);
@@ -246,6 +261,7 @@ impl<'a> PageWrite<'a> {
         let plain = self.parent.is_none()
             && self.hash_seed.is_none()
             && self.stands_for.is_none()
+            && self.same.is_empty()
             && !self.options.staged();
         Header {
             version: if plain { 1 } else { 2 },
@@ -261,7 +277,7 @@ impl<'a> PageWrite<'a> {
         let blocks = slices.count();
         let pages = slices.total_bytes() / PAGE_SIZE;
         let hashes = self.hash_seed.map_or(0, |_| pages);
-        let ranges = self.save.len() + self.zero.len() + self.gone.len();
+        let ranges = self.save.len() + self.zero.len() + self.gone.len() + self.same.len();
         let index = index::region_bytes(blocks, ranges as u64 + blocks, hashes);
         PAGE_SIZE
             .saturating_add(slices.total_bytes())

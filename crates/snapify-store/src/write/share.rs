@@ -1,9 +1,9 @@
 //! Pages that are the same as one that is stored: they are told by their hashes, and are certain once both were compared.
 
 use super::block::Filling;
-use crate::format::index::{Run, RunKind};
+use super::same::SamePages;
 use crate::types::{PAGE, PAGE_SIZE};
-use crate::{PageSource, SpaceId};
+use crate::{PageRange, PageSource, SpaceId};
 use std::collections::HashMap;
 
 /// More different pages than this are not remembered: that bounds the memory it takes.
@@ -16,15 +16,7 @@ type Place = (SpaceId, u64);
 pub(super) struct Shared<'a> {
     source: &'a dyn PageSource,
     known: HashMap<u128, Place>,
-    twins: Vec<Twins>,
-}
-
-/// Pages that follow each other, and are the same as pages that follow each other elsewhere.
-struct Twins {
-    space: SpaceId,
-    start: u64,
-    pages: u64,
-    original: Place,
+    twins: Vec<SamePages>,
 }
 
 impl<'a> Shared<'a> {
@@ -58,47 +50,25 @@ impl<'a> Shared<'a> {
 
     fn note(&mut self, space: SpaceId, start: u64, original: Place) {
         if let Some(last) = self.twins.last_mut() {
-            let bytes = last.pages * PAGE_SIZE;
-            let next = (last.space, last.start + bytes) == (space, start);
+            let bytes = last.pages.bytes;
+            let next = (last.pages.space, last.pages.start + bytes) == (space, start);
             if next && (last.original.0, last.original.1 + bytes) == original {
-                last.pages += 1;
+                last.pages.bytes += PAGE_SIZE;
                 return;
             }
         }
-        self.twins.push(Twins {
-            space,
-            start,
-            pages: 1,
+        self.twins.push(SamePages {
+            pages: PageRange {
+                space,
+                start,
+                bytes: PAGE_SIZE,
+            },
             original,
         });
     }
 
-    /// The runs of the pages that were taken out. `runs` are those of all others, in order.
-    pub(super) fn runs(&self, runs: &[Run]) -> Vec<Run> {
-        let mut found = Vec::new();
-        for twins in &self.twins {
-            let mut done = 0;
-            while done < twins.pages {
-                let at = (twins.original.0, twins.original.1 + done * PAGE_SIZE);
-                let after = runs.partition_point(|run| (run.space, run.start) <= at);
-                // Every original is stored, so there is a run that holds it.
-                let Some(run) = after.checked_sub(1).map(|n| &runs[n]) else {
-                    break;
-                };
-                let end = run.end().min(at.1 + (twins.pages - done) * PAGE_SIZE);
-                if end <= at.1 {
-                    break;
-                }
-                let part = run.part(at.1, end);
-                debug_assert!(matches!(part.kind, RunKind::Data { .. }));
-                found.push(Run {
-                    space: twins.space,
-                    start: twins.start + done * PAGE_SIZE,
-                    ..part
-                });
-                done += u64::from(part.pages);
-            }
-        }
-        found
+    /// The pages that were taken out. Every one of their originals is stored.
+    pub(super) fn twins(&self) -> &[SamePages] {
+        &self.twins
     }
 }

@@ -1,31 +1,37 @@
 //! The end of a page file: its index and its trailer.
 
-use super::ranges;
+use super::same::SamePages;
 use super::sequence::Sequence;
+use super::{ranges, same};
 use crate::PageFileSummary;
 use crate::aligned::AlignedBuf;
 use crate::checksum::Xxh3;
 use crate::format::header::Header;
-use crate::format::index::{self, ENTRY, HASH};
+use crate::format::index::{self, ENTRY, HASH, Run};
 use crate::format::trailer::{self, Trailer};
 use crate::types::{PAGE, PAGE_SIZE};
 
-/// Index and trailer of the file, and its figures.
+/// Index and trailer of the file, and its figures. `alike` are pages that were not read because they are the same as others.
 pub(super) fn tail(
     sequence: &mut Sequence<'_>,
     header: Header,
-    pages_scanned: u64,
+    pages_read: u64,
+    alike: &[SamePages],
 ) -> (AlignedBuf, PageFileSummary) {
-    sequence
-        .runs
-        .sort_unstable_by_key(|run| (run.space, run.start));
+    let sort = |runs: &mut Vec<Run>| runs.sort_unstable_by_key(|run| (run.space, run.start));
+    sort(&mut sequence.runs);
     if let Some(shared) = &sequence.shared {
-        let twins = shared.runs(&sequence.runs);
+        let twins = same::runs(shared.twins(), &sequence.runs);
         sequence.runs.extend(twins);
-        sequence
-            .runs
-            .sort_unstable_by_key(|run| (run.space, run.start));
+        sort(&mut sequence.runs);
     }
+    let alike_pages: u64 = alike.iter().map(|same| same.pages.bytes / PAGE_SIZE).sum();
+    let alike = same::runs(alike, &sequence.runs);
+    let alike_stored: u64 = alike.iter().map(|run| u64::from(run.pages)).sum();
+    sequence.left_out.zero += alike_pages - alike_stored;
+    sequence.runs.extend(alike);
+    sort(&mut sequence.runs);
+    let pages_scanned = pages_read + alike_pages;
     ranges::join(&mut sequence.runs);
     if header.hash_seed.is_none() {
         // They served to find pages with the same content.
