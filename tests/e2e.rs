@@ -13,6 +13,7 @@ mod behaviour {
     mod continues_unharmed;
     mod drain;
     mod examples_survive;
+    mod family;
     mod increments;
     mod kernels;
     mod live;
