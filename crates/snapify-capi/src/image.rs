@@ -1,9 +1,8 @@
 //! What the headers of executables and shared libraries tell (elf(5)). Nothing in them is trusted.
 
 use crate::error::{Code, Failure, Result};
+use snapify_offload::elf::{Elf, PT_DYNAMIC, PT_LOAD};
 
-const PT_LOAD: u32 = 1;
-const PT_DYNAMIC: u32 = 2;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 const DT_SONAME: u64 = 14;
@@ -26,61 +25,51 @@ impl Image {
     /// # Errors
     /// `InvalidFile`, or `BinaryAndHardwareMismatch` if it is for another machine.
     pub fn parse(image: &[u8]) -> Result<Self> {
-        let file = Reader(image);
         let invalid = || Failure::new(Code::InvalidFile, "it is no executable and no library");
-        if !image.starts_with(b"\x7fELF") || image.len() < 64 {
+        if !Elf::is_elf(image) || image.len() < 64 {
             return Err(invalid());
         }
-        let (kind, machine) = (file.u16(16), file.u16(18));
-        if image.get(4..6) != Some(&[2, 1]) || machine != Some(X86_64) {
-            return Err(Failure::new(
+        let file = Elf::new(image).filter(|file| file.machine() == Some(X86_64));
+        let file = file.ok_or_else(|| {
+            Failure::new(
                 Code::BinaryAndHardwareMismatch,
                 "it was built for another kind of machine",
-            ));
-        }
+            )
+        })?;
+        let kind = file.kind();
         if !matches!(kind, Some(ET_EXEC | ET_DYN)) {
             return Err(invalid());
         }
-        file.read().ok_or_else(invalid)
+        Self::read(file).ok_or_else(invalid)
     }
-}
 
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn read(&self) -> Option<Image> {
-        let headers = self.u64(32)?;
-        let count = u64::from(self.u16(56)?);
-        let mut loads = Vec::new();
-        let mut dynamic = None;
-        for index in 0..count {
-            let at = headers.checked_add(index * 56)?;
-            let (offset, address) = (self.u64(at + 8)?, self.u64(at + 16)?);
-            let bytes = self.u64(at + 32)?;
-            match self.u32(at)? {
-                PT_LOAD => loads.push((address, bytes, offset)),
-                PT_DYNAMIC => dynamic = Some((offset, bytes)),
-                _ => {}
-            }
-        }
-        let mut image = Image::default();
-        let Some((start, bytes)) = dynamic else {
+    fn read(file: Elf<'_>) -> Option<Self> {
+        let segments = file.segments()?;
+        let mut image = Self::default();
+        // Of several the last one counts.
+        let dynamic = segments.iter().rfind(|segment| segment.kind == PT_DYNAMIC);
+        let Some(dynamic) = dynamic else {
             return Some(image);
         };
-        let entries: Vec<(u64, u64)> = (0..bytes / 16)
+        let entries: Vec<(u64, u64)> = (0..dynamic.file_bytes / 16)
             .map_while(|index| {
-                let at = start.checked_add(index * 16)?;
-                Some((self.u64(at)?, self.u64(at + 8)?))
+                let at = dynamic.offset.checked_add(index * 16)?;
+                Some((file.u64(at)?, file.u64(at.checked_add(8)?)?))
             })
             .take_while(|(tag, _)| *tag != 0)
             .collect();
         let strings = entries.iter().find(|(tag, _)| *tag == DT_STRTAB)?.1;
-        let strings = loads.iter().find_map(|&(address, bytes, offset)| {
-            let into = strings.checked_sub(address).filter(|into| *into < bytes)?;
-            offset.checked_add(into)
+        let mut loaded = segments.iter().filter(|segment| segment.kind == PT_LOAD);
+        let strings = loaded.find_map(|part| {
+            let into = strings.checked_sub(part.address);
+            let into = into.filter(|into| *into < part.file_bytes)?;
+            part.offset.checked_add(into)
         })?;
         for (tag, value) in entries {
-            let name = || self.text(strings.checked_add(value)?);
+            let name = || {
+                let text = file.text(strings.checked_add(value)?)?;
+                Some(String::from_utf8_lossy(text).into_owned())
+            };
             match tag {
                 DT_NEEDED => image.needed.push(name()?),
                 DT_SONAME => image.soname = Some(name()?),
@@ -88,29 +77,6 @@ impl Reader<'_> {
             }
         }
         Some(image)
-    }
-
-    fn bytes<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
-        let at = usize::try_from(at).ok()?;
-        self.0.get(at..at.checked_add(N)?)?.try_into().ok()
-    }
-
-    fn u16(&self, at: u64) -> Option<u16> {
-        self.bytes(at).map(u16::from_le_bytes)
-    }
-
-    fn u32(&self, at: u64) -> Option<u32> {
-        self.bytes(at).map(u32::from_le_bytes)
-    }
-
-    fn u64(&self, at: u64) -> Option<u64> {
-        self.bytes(at).map(u64::from_le_bytes)
-    }
-
-    fn text(&self, at: u64) -> Option<String> {
-        let rest = self.0.get(usize::try_from(at).ok()?..)?;
-        let end = rest.iter().take(4096).position(|byte| *byte == 0)?;
-        Some(String::from_utf8_lossy(&rest[..end]).into_owned())
     }
 }
 

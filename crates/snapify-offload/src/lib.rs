@@ -13,6 +13,7 @@
 
 pub mod control;
 pub mod daemon;
+pub mod elf;
 pub mod engine;
 mod error;
 #[allow(unsafe_code)]

@@ -2,10 +2,9 @@
 
 use super::{Completion, guarded, named, operate, put, required, slice};
 use crate::abi::{
-    BUFFER_NORMAL, BUFFER_OPENCL, CoiEvent, MapKind, PROCESS_SOURCE, SINK_OWNERS, Section, flags,
+    BUFFER_NORMAL, BUFFER_OPENCL, CoiEvent, MapKind, PROCESS_SOURCE, SINK_OWNERS, flags,
     moves_entire,
 };
-use crate::buffer::section::{pairs, runs};
 use crate::buffer::{Buffer, MapInstance, Memory};
 use crate::error::{Code, Failure, Result};
 use crate::event::Event;
@@ -136,7 +135,7 @@ pub extern "C" fn COIBufferDestroy(buffer: u64) -> i32 {
 ///
 /// # Safety
 /// The events and the place for one are valid.
-unsafe fn on_buffer(
+pub(super) unsafe fn on_buffer(
     host: &Host,
     buffer: &Arc<Buffer>,
     writes: bool,
@@ -268,7 +267,7 @@ pub unsafe extern "C" fn COIBufferGetSinkAddressEx(
 }
 
 /// The place that a process's handle stands for; nothing for a null handle.
-fn place(buffer: &Buffer, process: u64) -> Result<Option<usize>> {
+pub(super) fn place(buffer: &Buffer, process: u64) -> Result<Option<usize>> {
     match process {
         0 => Ok(None),
         PROCESS_SOURCE => Ok(Some(HOST_PLACE)),
@@ -277,7 +276,7 @@ fn place(buffer: &Buffer, process: u64) -> Result<Option<usize>> {
 }
 
 /// Before a write that the whole buffer moves with; and where it is afterwards.
-fn move_entire(buffer: &Buffer, place: Option<usize>, entire: bool) -> Result<()> {
+pub(super) fn move_entire(buffer: &Buffer, place: Option<usize>, entire: bool) -> Result<()> {
     if let (Some(place), true) = (place, entire) {
         buffer.bring(place, 0, buffer.size)?;
         buffer.written(place, 0, buffer.size);
@@ -438,109 +437,6 @@ pub unsafe extern "C" fn COIBufferCopy(
             completion,
         )
     }
-}
-
-/// Pieces of a section in memory and of one in a buffer: offset in the buffer, and bytes of the program.
-///
-/// # Safety
-/// All of the section `memory` is valid until the operation is over.
-unsafe fn pieces(
-    buffer: &Buffer,
-    offset: u64,
-    in_buffer: &Section,
-    memory: &Section,
-) -> Result<Vec<(u64, Lent)>> {
-    let mut found = Vec::new();
-    for (there, here) in pairs(&runs(in_buffer)?, &runs(memory)?)? {
-        let at = offset
-            .checked_add_signed(in_buffer.base)
-            .and_then(|at| at.checked_add(there.offset))
-            .ok_or(Code::OutOfRange)?;
-        buffer.check(at, there.bytes)?;
-        let address = (memory.base as *mut u8).wrapping_add(here.offset as usize);
-        // SAFETY: by the caller's promise.
-        found.push((at, unsafe { Lent::new(address, here.bytes as usize) }));
-    }
-    Ok(found)
-}
-
-/// The two sections of a call.
-///
-/// # Safety
-/// Both are null or valid.
-unsafe fn sections(target: *const Section, source: *const Section) -> Result<(Section, Section)> {
-    required(target)?;
-    required(source)?;
-    // SAFETY: by the caller's promise.
-    let (target, source) = unsafe { (*target, *source) };
-    Ok((target, source))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn COIBufferWriteMultiD(
-    buffer: u64,
-    process: u64,
-    offset: u64,
-    target: *const Section,
-    source: *const Section,
-    copy: i32,
-    count: u32,
-    events: *const CoiEvent,
-    completion: *mut CoiEvent,
-) -> i32 {
-    guarded("COIBufferWriteMultiD", || {
-        // SAFETY: by the interface's contract.
-        let (target, source) = unsafe { sections(target, source) }?;
-        if source.base == 0 {
-            return Err(Code::InvalidPointer.into());
-        }
-        let host = host()?;
-        let buffer = host.buffers.get(buffer)?;
-        let entire = moves_entire(copy)?;
-        let place = place(&buffer, process)?;
-        // SAFETY: by the interface's contract.
-        let pieces = unsafe { pieces(&buffer, offset, &target, &source) }?;
-        let written = buffer.clone();
-        let body = Box::new(move || {
-            move_entire(&written, place, entire)?;
-            let mut pieces = pieces.into_iter();
-            pieces.try_for_each(|(at, from)| written.write(place, at, from))
-        });
-        // SAFETY: by the interface's contract.
-        unsafe { on_buffer(host, &buffer, true, (count, events), completion, body) }
-    })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn COIBufferReadMultiD(
-    buffer: u64,
-    offset: u64,
-    target: *const Section,
-    source: *const Section,
-    copy: i32,
-    count: u32,
-    events: *const CoiEvent,
-    completion: *mut CoiEvent,
-) -> i32 {
-    guarded("COIBufferReadMultiD", || {
-        // SAFETY: by the interface's contract.
-        let (target, source) = unsafe { sections(target, source) }?;
-        if target.base == 0 {
-            return Err(Code::InvalidPointer.into());
-        }
-        let host = host()?;
-        let buffer = host.buffers.get(buffer)?;
-        moves_entire(copy)?;
-        // SAFETY: by the interface's contract.
-        let pieces = unsafe { pieces(&buffer, offset, &source, &target) }?;
-        let read = buffer.clone();
-        let body = Box::new(move || {
-            let mut pieces = pieces.into_iter();
-            pieces.try_for_each(|(at, to)| read.read(at, to))
-        });
-        // SAFETY: by the interface's contract.
-        unsafe { on_buffer(host, &buffer, false, (count, events), completion, body) }
-    })
 }
 
 /// States of a buffer.

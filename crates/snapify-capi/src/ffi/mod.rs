@@ -9,6 +9,7 @@ mod engine;
 mod event;
 mod pipeline;
 mod process;
+mod section;
 mod snapshot;
 
 use crate::abi::{CoiEvent, EVENT_ASYNC, EVENT_SYNC};

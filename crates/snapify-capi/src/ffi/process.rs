@@ -4,7 +4,7 @@ use super::engine::card_of;
 use super::{Completion, guarded, matching, named, operate, put, required, slice, text};
 use crate::abi::{CoiEvent, MAX_FILE_NAME, MAX_FUNCTION_NAME};
 use crate::error::{Code, Failure, Result};
-use crate::host::{Host, host};
+use crate::host::host;
 use crate::image::Image;
 use crate::library::{self, Registered, check_origin, read_file};
 use crate::process::Process;
@@ -70,8 +70,13 @@ impl Start {
         })
     }
 
-    fn run(mut self, host: &Host, name: &str, image: &[u8]) -> Result<u64> {
+    /// Starts it under this name. The image is only looked for when there is a card for it.
+    fn run<I: AsRef<[u8]>>(mut self, name: &str, image: impl FnOnce() -> Result<I>) -> Result<u64> {
+        let host = host()?;
         let card = card_of(host, self.engine)?;
+        check_name(name)?;
+        let image = image()?;
+        let image = image.as_ref();
         Image::parse(image)?;
         let runtime = host.runtime()?;
         if self.buffer_space > runtime.card_memory(card).unwrap_or(0) {
@@ -151,11 +156,8 @@ pub unsafe extern "C" fn COIProcessCreateFromFile(
                 )?,
             )
         };
-        let host = host()?;
-        card_of(host, engine)?;
-        check_name(name.rsplit('/').next().unwrap_or(&name))?;
-        let image = read_file(&name, Some(""))?;
-        let handle = start.run(host, &name, &image)?;
+        let base = name.rsplit('/').next().unwrap_or(&name);
+        let handle = start.run(base, || read_file(&name, Some("")))?;
         // SAFETY: by the interface's contract.
         unsafe { put(process, handle) };
         Ok(())
@@ -200,13 +202,13 @@ pub unsafe extern "C" fn COIProcessCreateFromMemory(
                 )?,
             )
         };
-        let host = host()?;
-        card_of(host, engine)?;
-        check_name(&name)?;
-        // SAFETY: by the interface's contract.
-        let image = unsafe { bytes(image, length) }?;
-        check_origin(origin.as_deref(), offset, length)?;
-        let handle = start.run(host, &name, image)?;
+        let image = || {
+            // SAFETY: by the interface's contract.
+            let image = unsafe { bytes(image, length) }?;
+            check_origin(origin.as_deref(), offset, length)?;
+            Ok(image)
+        };
+        let handle = start.run(&name, image)?;
         // SAFETY: by the interface's contract.
         unsafe { put(process, handle) };
         Ok(())
