@@ -156,3 +156,23 @@ pub fn fill(bytes: usize) -> Result<f64> {
     }
     Ok(begin.elapsed().as_secs_f64())
 }
+
+/// Seconds for a copy of `data` into fresh memory.
+pub fn copy(data: &Buffer) -> Result<f64> {
+    warm(data.bytes)?;
+    let mut fresh = Buffer::fresh(data.bytes)?;
+    let begin = Instant::now();
+    fresh.as_mut().copy_from_slice(data.as_ref());
+    Ok(begin.elapsed().as_secs_f64())
+}
+
+/// Touches as much memory and frees it again. What takes memory next gets this. A virtual machine may have given memory that was
+/// free for seconds back to its host, and gets it again page by page, several times as slowly: that is not what is to be
+/// measured, and would hit now the one side of a comparison and now the other.
+pub fn warm(bytes: usize) -> Result<()> {
+    let mut fresh = Buffer::fresh(bytes)?;
+    for page in fresh.as_mut().chunks_mut(4096) {
+        page[0] = 1;
+    }
+    Ok(())
+}

@@ -4,7 +4,9 @@
 //! different machines, or of one noisy machine on different days, say little. `snapify-bench NAME…` runs only the
 //! tables named. Some are drawn as well, into the directory that `SNAPIFY_BENCH_PLOTS` names.
 
+mod application;
 mod checkpoint;
+mod figures;
 mod hybrid;
 mod incremental;
 mod kernel;
@@ -24,7 +26,7 @@ use anyhow::{Result, bail};
 
 type Bench = fn(&place::Place) -> Result<()>;
 
-const ALL: [(&str, Bench); 10] = [
+const ALL: [(&str, Bench); 11] = [
     ("micro", micro::run),
     ("checkpoint", checkpoint::run),
     ("overhead", overhead::run),
@@ -32,6 +34,7 @@ const ALL: [(&str, Bench); 10] = [
     ("live", live::run),
     ("store", store::run),
     ("swap", swap::run),
+    ("figures", figures::run),
     ("incremental", incremental::run),
     ("pipeline", pipeline::run),
     ("hybrid", hybrid::run),

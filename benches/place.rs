@@ -64,6 +64,18 @@ impl Place {
         command
     }
 
+    /// `snapify ARGUMENTS`, which print one JSON object: that.
+    pub fn ask(&self, arguments: &[&str]) -> Result<serde_json::Value> {
+        let done = self.snapify().args(arguments).output()?;
+        ensure!(
+            done.status.success(),
+            "snapify {}: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&done.stderr)
+        );
+        Ok(serde_json::from_slice(&done.stdout)?)
+    }
+
     /// A staged example.
     pub fn example(&self, name: &str) -> PathBuf {
         self.stage.join("examples").join(name)

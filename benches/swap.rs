@@ -1,12 +1,14 @@
-//! Swapping and migrating an offload process while its program runs, against plain operations on as many bytes.
+//! Swapping and migrating an offload process while its program runs, against plain operations on as many bytes. Both sides
+//! begin with [warm](machine::warm) memory.
 
+use crate::application::Application;
 use crate::machine::{self, Buffer, plain_write_and_read};
 use crate::place::Place;
 use crate::table::{at_least, median, print, under};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdout, Stdio};
+use std::io::Write;
+use std::path::Path;
 
 /// Sizes of the local store in MiB, unless `SNAPIFY_BENCH_SIZES` names others: `64,4096`.
 const SIZES: [usize; 3] = [64, 256, 1024];
@@ -16,22 +18,27 @@ pub fn run(place: &Place) -> Result<()> {
     let flags = ["-fopenmp", "-fopenmp-targets=x86_64-pc-linux-gnu"];
     let program = place.compile("clang-16", "omp_hold.c", &flags)?;
     let mut rows = Vec::new();
-    for size in sizes()? {
-        let mut held = Held::start(place, &program, size)?;
+    for size in sizes(&SIZES)? {
+        let mut held = start(place, &program, size)?;
         let data = Buffer::random(size << 20)?;
-        let sum = held.sum()?;
+        let before = sum(&mut held)?;
         for (name, dir) in place.directories() {
             let mut taken = [const { Vec::new() }; 9];
             for _ in 0..RUNS {
+                machine::warm(size << 20)?;
                 let (write, read) = plain_write_and_read(dir, &data)?;
                 let image = dir.join("swap");
                 let image = image.to_str().context("a directory whose name is text")?;
-                let out = held.ask("swap-out", image)?;
+                machine::warm(size << 20)?;
+                let out = held.ask("swap-out", &[image])?;
+                machine::warm(size << 20)?;
                 let fill = machine::fill(size << 20)?;
-                let back = held.ask("swap-in", "0")?;
-                let copy = copy(&data)?;
-                let moved = held.ask("migrate", "1")?;
-                held.ask("migrate", "0")?;
+                machine::warm(size << 20)?;
+                let back = held.ask("swap-in", &["0"])?;
+                let copy = machine::copy(&data)?;
+                machine::warm(size << 20)?;
+                let moved = held.ask("migrate", &["1"])?;
+                held.ask("migrate", &["0"])?;
                 let seconds =
                     |report: &Value, name: &str| report[name].as_f64().unwrap_or(f64::NAN);
                 let figures = [
@@ -91,7 +98,7 @@ pub fn run(place: &Place) -> Result<()> {
                 row("migrate".into(), moved, plain, at_least(copy / moved, 0.7));
             }
         }
-        ensure!(held.sum()? == sum, "the card's memory has changed");
+        ensure!(sum(&mut held)? == before, "the card's memory has changed");
         held.end()?;
     }
     print(
@@ -102,9 +109,10 @@ pub fn run(place: &Place) -> Result<()> {
     Ok(())
 }
 
-fn sizes() -> Result<Vec<usize>> {
+/// The sizes that the user names in `SNAPIFY_BENCH_SIZES`, else these, in MiB.
+pub fn sizes(usual: &[usize]) -> Result<Vec<usize>> {
     let Ok(named) = std::env::var("SNAPIFY_BENCH_SIZES") else {
-        return Ok(SIZES.to_vec());
+        return Ok(usual.to_vec());
     };
     named
         .split(',')
@@ -116,79 +124,25 @@ fn sizes() -> Result<Vec<usize>> {
         .collect()
 }
 
-/// Seconds for a copy into fresh memory.
-fn copy(data: &Buffer) -> Result<f64> {
-    let mut fresh = Buffer::fresh(data.as_ref().len())?;
-    let begin = std::time::Instant::now();
-    fresh.as_mut().copy_from_slice(data.as_ref());
-    Ok(begin.elapsed().as_secs_f64())
+/// Starts a program that holds so many MiB on a card.
+fn start<'a>(place: &'a Place, program: &Path, size: usize) -> Result<Application<'a>> {
+    let mut command = place.snapify();
+    command
+        .args(["run", "--cards", "2", "--card-memory"])
+        .arg(format!("{}M", size + 128))
+        .arg("--")
+        .arg(program)
+        .arg(size.to_string());
+    let mut held = Application::start(place, &mut command)?;
+    let line = held.line()?;
+    ensure!(line.trim() == "ready", "the program said '{line}'");
+    Ok(held)
 }
 
-/// A program that holds memory on a card.
-struct Held<'a> {
-    place: &'a Place,
-    run: Child,
-    output: BufReader<ChildStdout>,
-    host: String,
-}
-
-impl<'a> Held<'a> {
-    fn start(place: &'a Place, program: &std::path::Path, size: usize) -> Result<Self> {
-        let mut run = place
-            .snapify()
-            .args(["run", "--cards", "2", "--card-memory"])
-            .arg(format!("{}M", size + 128))
-            .arg("--")
-            .arg(program)
-            .arg(size.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("start snapify run")?;
-        let mut output = BufReader::new(run.stdout.take().context("standard output is a pipe")?);
-        let mut line = String::new();
-        output.read_line(&mut line)?;
-        ensure!(line.trim() == "ready", "the program said '{line}'");
-        let host = run.id().to_string();
-        Ok(Self {
-            place,
-            run,
-            output,
-            host,
-        })
-    }
-
-    /// `snapify OPERATION HOST ARGUMENT`.
-    fn ask(&self, operation: &str, argument: &str) -> Result<Value> {
-        let done = self
-            .place
-            .snapify()
-            .args([operation, &self.host, argument, "--json"])
-            .output()?;
-        ensure!(
-            done.status.success(),
-            "{operation}: {}",
-            String::from_utf8_lossy(&done.stderr)
-        );
-        Ok(serde_json::from_slice(&done.stdout)?)
-    }
-
-    fn sum(&mut self) -> Result<String> {
-        let input = self
-            .run
-            .stdin
-            .as_mut()
-            .context("standard input is a pipe")?;
-        input.write_all(b"sum\n")?;
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
-        ensure!(line.starts_with("sum "), "the program said '{line}'");
-        Ok(line)
-    }
-
-    fn end(mut self) -> Result<()> {
-        drop(self.run.stdin.take());
-        ensure!(self.run.wait()?.success(), "the program failed");
-        Ok(())
-    }
+/// The sum of what it holds.
+fn sum(held: &mut Application<'_>) -> Result<String> {
+    held.input()?.write_all(b"sum\n")?;
+    let line = held.line()?;
+    ensure!(line.starts_with("sum "), "the program said '{line}'");
+    Ok(line)
 }
