@@ -1,7 +1,7 @@
-//! Checkpoints and restarts record what they took, and `snapify report` draws it.
+//! Checkpoints, restarts, swaps and migrations record what they took, and `snapify report` draws it.
 
 use roxmltree::{Document, Node, ParsingOptions};
-use snapify_tests::{Session, User, poll_until};
+use snapify_tests::{OffloadApp, Session, Shape, User, poll_until};
 
 /// Bars of the first drawing of each operation, newest operation first: (start, end) in nanoseconds.
 fn bars(page: &str) -> Vec<Vec<(u64, u64)>> {
@@ -171,6 +171,130 @@ fn operations_are_recorded_and_drawn() {
 #[test]
 fn operations_are_recorded_and_drawn_as_root() {
     recorded_and_drawn(User::Myself);
+}
+
+/// Checks that a timeline holds each of these phases once and in order, none of them outside of the operation.
+fn expect_phases(timeline: &serde_json::Value, expected: &[(&str, &str)]) {
+    let took = timeline["took_ns"].as_u64().expect("a number");
+    let phases = phases(timeline);
+    for (who, what, start, end) in &phases {
+        assert!(
+            start <= end && *end <= took,
+            "{who}: {what} from {start} to {end}"
+        );
+    }
+    let mut last = 0;
+    for (who, what) in expected {
+        let found: Vec<_> = phases
+            .iter()
+            .filter(|(w, n, ..)| w == who && n == what)
+            .collect();
+        let [(.., start, _)] = found[..] else {
+            panic!("{who}: {what} in {phases:?}")
+        };
+        if *who == "coordinator" {
+            assert!(*start >= last, "{what} comes too early in {phases:?}");
+            last = *start;
+        }
+    }
+}
+
+#[test]
+fn swaps_and_migrations_are_recorded_and_drawn() {
+    let shape = Shape::of("kmeans", "1");
+    for user in [User::Ordinary, User::Myself] {
+        let app = shape.start(user);
+        let session = &app.session;
+        app.done("swap-out", &["swap"]);
+        let told = json(session, &["report", "swap", "--json", "-o", "out.html"]);
+        let out = &told["timelines"][0];
+        assert_eq!(out["operation"], "swap-out");
+        expect_phases(
+            out,
+            &[
+                ("coordinator", "check"),
+                ("coordinator", "pause"),
+                ("coordinator", "capture"),
+                ("coordinator", "commit"),
+                ("coordinator", "release"),
+                ("host", "drain commands"),
+                ("host", "release the card's memory"),
+                ("card", "save process"),
+                ("card", "save local store"),
+                ("offload-process", "hold results back"),
+                ("offload-process", "stands still"),
+            ],
+        );
+        let back = app.done("swap-in", &["1", "--report", "kept"]);
+        assert_eq!(back["timeline"]["operation"], "swap-in");
+        app.done("migrate", &["0", "--report", "kept"]);
+        // The image is gone, and what was recorded beside it; with the application it is kept.
+        assert!(!session.path("swap").exists());
+        let args = ["report", &app.host, "--json", "-o", "page.html"];
+        let told = json(session, &args);
+        let timelines = told["timelines"].as_array().expect("timelines");
+        let operations: Vec<_> = timelines.iter().map(|told| &told["operation"]).collect();
+        assert_eq!(operations, ["swap-out", "swap-in", "migrate"]);
+        assert_eq!((&timelines[0], &timelines[1]), (out, &back["timeline"]));
+        expect_phases(
+            &timelines[1],
+            &[
+                ("coordinator", "check"),
+                ("coordinator", "check the image"),
+                ("coordinator", "restore and resume"),
+                ("coordinator", "remove the image"),
+                ("host", "wait for the card to restore it"),
+                ("host", "take over the local store"),
+                ("host", "resume"),
+                ("card", "restore process"),
+                ("card", "fill local store"),
+            ],
+        );
+        expect_phases(
+            &timelines[2],
+            &[
+                ("coordinator", "check"),
+                ("coordinator", "pause"),
+                ("coordinator", "capture"),
+                ("coordinator", "restore"),
+                ("coordinator", "resume"),
+                ("coordinator", "release"),
+                ("host", "drain commands"),
+                ("host", "wait for the card to save it"),
+                ("host", "resume"),
+                ("card", "save process"),
+                ("card", "restore process"),
+                ("card", "fill local store"),
+                ("offload-process", "hold results back"),
+                ("offload-process", "stands still"),
+            ],
+        );
+        let card_of = |timeline: &serde_json::Value, name: &str| {
+            let phases = timeline["phases"].as_array().expect("phases");
+            let phase = phases.iter().find(|phase| phase["name"] == name);
+            phase.expect(name)["actor"]["card"].clone()
+        };
+        assert_eq!(card_of(&timelines[2], "save process"), 1);
+        assert_eq!(card_of(&timelines[2], "fill local store"), 0);
+        let page = std::fs::read_to_string(session.path("page.html")).expect("read the page");
+        let told: Vec<Vec<(u64, u64)>> = timelines
+            .iter()
+            .rev()
+            .map(|timeline| {
+                let mut bars: Vec<_> = phases(timeline).iter().map(|p| (p.2, p.3)).collect();
+                bars.sort_unstable();
+                bars
+            })
+            .collect();
+        assert_eq!(bars(&page), told, "the page shows the numbers of the JSON");
+        let kept = json(session, &["report", "kept", "--json"]);
+        assert_eq!(kept["timelines"].as_array().map(Vec::len), Some(2));
+        let ended = session.run(["report", "1", "-o", "other.html"]);
+        assert_eq!(ended.code(), Some(1), "{ended:?}");
+        let OffloadApp { session, run, .. } = app;
+        drop(run);
+        session.expect_no_process();
+    }
 }
 
 #[test]

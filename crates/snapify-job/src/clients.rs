@@ -53,6 +53,22 @@ pub(crate) fn supervisor_of(pid: i32) -> Result<Option<(ApplicationStatus, PathB
     Ok(found.find(|(status, _)| status.pid == pid || status.supervisor == pid))
 }
 
+/// The running application that process `pid` is the host process or the supervisor of, and the folder in which what was
+/// recorded of its swaps and migrations is kept.
+///
+/// # Errors
+/// Where there is none.
+pub fn application_of(pid: i32) -> Result<(ApplicationStatus, PathBuf), JobError> {
+    own_process(pid)?;
+    supervisor_of(pid)?.ok_or_else(|| no_supervisor(pid))
+}
+
+fn no_supervisor(pid: i32) -> JobError {
+    JobError::Refused(format!(
+        "process {pid} has no cards: it was not started by snapify run or snapify restart"
+    ))
+}
+
 fn supervisors() -> Result<Vec<(ApplicationStatus, PathBuf)>, JobError> {
     let mut found = Vec::new();
     for folder in RuntimeDir::open()?.applications()? {
@@ -151,11 +167,7 @@ pub(crate) fn ask_supervisor(
 ) -> Result<Reply, JobError> {
     own_process(pid)?;
     let mut signals = Signals::new()?;
-    let (_, folder) = supervisor_of(pid)?.ok_or_else(|| {
-        JobError::Refused(format!(
-            "process {pid} has no cards: it was not started by snapify run or snapify restart"
-        ))
-    })?;
+    let (_, folder) = supervisor_of(pid)?.ok_or_else(|| no_supervisor(pid))?;
     ask(&folder, request, &mut signals, observer, pid)
 }
 

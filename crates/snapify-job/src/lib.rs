@@ -36,7 +36,7 @@ mod timing;
 
 pub use card::{CardDaemonOptions, card_daemon};
 pub use checkpoint::{Increments, Live, Sequence};
-pub use clients::{CheckpointOptions, applications, check, checkpoint};
+pub use clients::{CheckpointOptions, application_of, applications, check, checkpoint};
 pub use copy::{CopyEvent, CopyOptions, copy};
 pub use error::JobError;
 pub use events::{Event, Observer, Phase};

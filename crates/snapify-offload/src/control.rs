@@ -115,13 +115,30 @@ pub enum HostToSupervisor {
         /// All that were not destroyed.
         processes: Vec<HostProcess>,
     },
+    /// Answer to [`SupervisorToHost::SwapOut`]: the process is paused and its daemon has begun to save it. The rest is told
+    /// over the completion channel.
+    Saving {
+        /// What the pause took, in nanoseconds since the request.
+        #[serde(default)]
+        steps: Vec<Step>,
+    },
     /// Answer to [`SupervisorToHost::Release`]: the card has its memory back.
     SwappedOut {
         /// Bytes of it.
         store_bytes: u64,
+        /// What the host library did, in nanoseconds since the request.
+        #[serde(default)]
+        steps: Vec<Step>,
     },
     /// Answer to [`SupervisorToHost::SwapIn`]: the process runs.
-    SwappedIn,
+    SwappedIn {
+        /// What the host library did, in nanoseconds since the request.
+        #[serde(default)]
+        steps: Vec<Step>,
+        /// What the card's daemon did, in moments of the machine's `CLOCK_MONOTONIC`.
+        #[serde(default)]
+        restored: Vec<Step>,
+    },
     /// Answer to [`SupervisorToHost::Migrate`]: the process runs on the other card, and has left its own.
     Migrated {
         /// Bytes of its local store.
@@ -134,6 +151,18 @@ pub enum HostToSupervisor {
         restore_seconds: f64,
         /// Seconds until it ran, from there.
         resume_seconds: f64,
+        /// What the pause took, in nanoseconds since the request.
+        #[serde(default)]
+        pause: Vec<Step>,
+        /// What the host library did afterwards, in nanoseconds since the request.
+        #[serde(default)]
+        steps: Vec<Step>,
+        /// What the daemon of the card that it left did, in moments of the machine's `CLOCK_MONOTONIC`.
+        #[serde(default)]
+        saved: Vec<Step>,
+        /// What the daemon of the card that it came to did, likewise.
+        #[serde(default)]
+        restored: Vec<Step>,
     },
     /// Answer to any request that failed. A failed `Pause` or `Capture` leaves what was paused paused:
     /// `Resume` follows.
@@ -238,8 +267,8 @@ pub enum SupervisorToHost {
     /// Say which offload processes there are. Only outside a pause.
     Processes,
     /// Pause one process and begin to save it; it stands still from then on. Only outside a pause. Descriptors: the
-    /// completion channel, the files for the engine's description, the pages, the local store. Answer: `CaptureStarted`;
-    /// then comes `Release`, or `Resume` to give it up.
+    /// completion channel, the files for the engine's description, the pages, the local store. Answer: `Saving`; then
+    /// comes `Release`, or `Resume` to give it up.
     SwapOut {
         /// Which.
         id: ProcessId,

@@ -1,7 +1,7 @@
 //! Messages inside the runtime: host library and card daemon, daemon and offload process, and the commands on
 //! the command ring. Nobody outside this crate sees them; they share the version of [`crate::control`].
 
-use crate::control::{PausedProcess, ProcessId};
+use crate::control::{PausedProcess, ProcessId, Step};
 use crate::engine::External;
 use serde::{Deserialize, Serialize};
 
@@ -155,6 +155,9 @@ pub enum CardReply {
     Restored {
         /// Its id as the daemon sees it.
         pid: i32,
+        /// What it took, in moments of the machine's `CLOCK_MONOTONIC`.
+        #[serde(default)]
+        steps: Vec<Step>,
     },
 }
 

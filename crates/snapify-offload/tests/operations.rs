@@ -237,7 +237,7 @@ fn the_supervisor_asks_for_the_same() {
         &[&theirs, &file, &file, &file],
     );
     assert!(
-        matches!(answer, HostToSupervisor::CaptureStarted),
+        matches!(answer, HostToSupervisor::Saving { .. }),
         "{answer:?}"
     );
     failed(ask(&SupervisorToHost::Processes, &[]), "has to wait");

@@ -303,6 +303,9 @@ pub struct SwapOut {
     /// The offload process on this card
     #[arg(long, value_name = "N")]
     pub card: Option<u32>,
+    /// Keep what it took in this directory as well, for `snapify report`: created if missing
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
@@ -322,6 +325,9 @@ pub struct SwapIn {
     /// The offload process, by its id as `ps` shows it, or the beginning of that
     #[arg(long, value_name = "ID", value_parser = parse_process)]
     pub process: Option<String>,
+    /// Keep what it took in this directory as well, for `snapify report`: created if missing
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
@@ -344,6 +350,9 @@ pub struct Migrate {
     /// The offload process on this card
     #[arg(long, value_name = "N")]
     pub from: Option<u32>,
+    /// Keep what it took in this directory as well, for `snapify report`: created if missing
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,

@@ -117,7 +117,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             let mut progress = Progress::new();
             let done = snapify_job::swap_out(swap.pid, &swap.dir, &which, &mut progress);
             progress.finish();
-            swap::report(&done?, swap.json)
+            swap::report(&done?, swap.report.as_deref(), swap.json)
         }
         Command::SwapIn(swap) => {
             let which = Which {
@@ -127,7 +127,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             let mut progress = Progress::new();
             let done = snapify_job::swap_in(swap.pid, swap.card, &which, &mut progress);
             progress.finish();
-            swap::report(&done?, swap.json)
+            swap::report(&done?, swap.report.as_deref(), swap.json)
         }
         Command::Migrate(migrate) => {
             let which = Which {
@@ -137,7 +137,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             let mut progress = Progress::new();
             let done = snapify_job::migrate(migrate.pid, migrate.card, &which, &mut progress);
             progress.finish();
-            swap::report(&done?, migrate.json)
+            swap::report(&done?, migrate.report.as_deref(), migrate.json)
         }
         Command::Cards(cards) => swap::cards(&snapify_job::applications()?, cards.json),
         Command::Check(check) => {

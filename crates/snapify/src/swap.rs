@@ -2,14 +2,23 @@
 
 use crate::report::print_json;
 use crate::units::{bytes, seconds};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::json;
 use snapify_job::{ApplicationStatus, SwapReport};
+use snapify_report::Timeline;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What became of an offload process.
-pub fn report(report: &SwapReport, as_json: bool) -> Result<ExitCode> {
+/// What became of an offload process; and what it took is kept in `dir`.
+pub fn report(report: &SwapReport, dir: Option<&Path>, as_json: bool) -> Result<ExitCode> {
+    if let (Some(dir), Some(timeline)) = (dir, &report.timeline) {
+        let kept = keep(dir, timeline);
+        // It is done: that this cannot be written does not undo it.
+        if let Err(error) = kept {
+            eprintln!("snapify: warning: what it took is not kept: {error:#}");
+        }
+    }
     if as_json {
         print_json(report)?;
         return Ok(ExitCode::SUCCESS);
@@ -39,6 +48,12 @@ pub fn report(report: &SwapReport, as_json: bool) -> Result<ExitCode> {
         ),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn keep(dir: &Path, timeline: &Timeline) -> Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    snapify_report::keep(dir, timeline)?;
+    Ok(())
 }
 
 /// The cards of running applications.

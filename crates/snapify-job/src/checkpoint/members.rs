@@ -4,7 +4,7 @@ use super::pause::Pause;
 use crate::error::JobError;
 use crate::link::Link;
 use crate::snapshot::{PAGES_FILE, PROCESS_FILE, STORE_FILE, offload_member};
-use crate::timing::note_capture;
+use crate::timing::{note_capture, offload_process};
 use snapify_fabric::Channel;
 use snapify_offload::control::{
     CaptureDecision, CaptureEvent, CaptureProcess, HostToSupervisor, PausedProcess, ProcessId,
@@ -105,7 +105,9 @@ impl Captures {
                     store,
                     steps,
                 } = await_capture(completion, &name, link, host, pid)?;
-                note_capture(recorder, &capture.process, &steps, &pages, &store);
+                let card = capture.process.card;
+                let process = offload_process(&capture.process);
+                note_capture(recorder, card, process, &steps, &pages, &store);
                 capture.summaries = Some((pages, store));
             }
             if let Some((pages, store)) = &capture.summaries {

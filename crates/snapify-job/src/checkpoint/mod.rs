@@ -312,7 +312,7 @@ fn take_snapshot(
             ));
         }
     }
-    timing::keep(recorder, dir);
+    timing::keep(&recorder.finish(), dir);
     Ok(CheckpointReport {
         pid: application.host,
         dir: dir.to_path_buf(),

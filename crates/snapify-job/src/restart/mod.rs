@@ -142,7 +142,7 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
         release(agent, &plan, &restored)?;
     }
     recorder.since(Actor::Coordinator, "release", releasing);
-    timing::keep(recorder, &plan.dir);
+    timing::keep(&recorder.finish(), &plan.dir);
     let origin = Origin {
         program: plan.job.program.clone(),
         identity: plan.job.identity.clone(),

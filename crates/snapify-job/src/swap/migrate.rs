@@ -1,14 +1,14 @@
 //! Migration: the process goes from card to card, without a stop on disk.
 
-use super::select::select;
+use super::run::{Outcome, Run};
 use super::{Cards, SwapReport, Which};
-use crate::checkpoint::{Application, Request};
+use crate::checkpoint::Application;
 use crate::error::JobError;
 use crate::events::{Event, Phase};
 use crate::link::Link;
-use crate::processes::own_process;
-use snapify_offload::control::{HostProcessState, HostToSupervisor, SupervisorToHost};
-use std::time::Instant;
+use crate::timing;
+use snapify_offload::control::{HostToSupervisor, SupervisorToHost};
+use snapify_report::{Actor, Moment, Operation};
 
 pub(super) fn migrate(
     application: &Application<'_>,
@@ -17,45 +17,70 @@ pub(super) fn migrate(
     card: u32,
     link: &Link,
 ) -> Result<SwapReport, JobError> {
-    let begin = Instant::now();
-    let host = own_process(application.host)?;
-    let request = Request::new(application)?;
-    let process = select(&request, cards, which, HostProcessState::Running, "migrate")?;
+    let run = Run::begin(application, cards, which, Operation::Migrate)?;
     let number = cards.number(card)?;
-    let from = cards.real(process.card);
+    let from = cards.real(run.process.card);
     if from == card {
         return Err(JobError::Refused(format!(
             "offload process {} is on card {card} already",
-            process.id
+            run.process.id
         )));
     }
     link.tell(Event::Phase(Phase::Moving));
     let order = SupervisorToHost::Migrate {
-        id: process.id,
+        id: run.process.id,
         card: number,
     };
-    request.send(&order, &[])?;
-    match request.await_answer(&host)? {
+    let asked = Moment::now();
+    run.request.send(&order, &[])?;
+    match run.request.await_answer(&run.host)? {
         HostToSupervisor::Migrated {
             store_bytes,
             pause_seconds,
             capture_seconds,
             restore_seconds,
-            ..
-        } => Ok(SwapReport {
-            operation: "migrate".into(),
-            pid: application.host,
-            process: process.id.to_string(),
-            from,
-            card: Some(card),
-            dir: None,
-            store_bytes,
-            file_bytes: 0,
-            pause_seconds,
-            capture_seconds,
-            restore_seconds,
-            total_seconds: begin.elapsed().as_secs_f64(),
-        }),
-        other => Err(request.unexpected(other)),
+            resume_seconds,
+            pause,
+            steps,
+            saved,
+            restored,
+        } => {
+            run.note_pause(from, &pause, asked);
+            run.note_host(&steps, asked);
+            timing::note_steps(&run.recorder, &Actor::Card { card: from }, &saved, || None);
+            run.note_restore(card, &restored, store_bytes);
+            // The host library conducts it, and tells how long each part took.
+            let nanos = |seconds: f64| (seconds * 1e9) as u64;
+            let paused = asked.plus(nanos(pause_seconds));
+            let captured = paused.plus(nanos(capture_seconds));
+            let rebuilt = captured.plus(nanos(restore_seconds));
+            let resumed = rebuilt.plus(nanos(resume_seconds));
+            for (name, from, to) in [
+                ("capture", paused, captured),
+                ("restore", captured, rebuilt),
+                ("resume", rebuilt, resumed),
+            ] {
+                run.recorder.note(Actor::Coordinator, name, from, to, None);
+            }
+            run.since("release", resumed);
+            if let Some(first) = saved.first() {
+                let still = Moment::from_nanos(first.begin);
+                let actor = run.on(from);
+                run.recorder
+                    .note(actor, "stands still", still, resumed, None);
+            }
+            let outcome = Outcome {
+                from,
+                card: Some(card),
+                dir: None,
+                store_bytes,
+                file_bytes: 0,
+                pause_seconds,
+                capture_seconds,
+                restore_seconds,
+            };
+            Ok(run.finish(outcome, None))
+        }
+        other => Err(run.request.unexpected(other)),
     }
 }

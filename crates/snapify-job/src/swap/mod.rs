@@ -10,6 +10,7 @@ mod inward;
 mod migrate;
 mod outward;
 mod registry;
+mod run;
 mod select;
 
 pub use client::{migrate, swap_in, swap_out};
@@ -19,6 +20,7 @@ use crate::checkpoint::Application;
 use crate::error::JobError;
 use crate::link::Link;
 use serde::{Deserialize, Serialize};
+use snapify_report::Timeline;
 use std::path::{Path, PathBuf};
 
 /// Which of an application's offload processes is meant.
@@ -87,7 +89,7 @@ pub struct SwapReport {
     pub store_bytes: u64,
     /// Bytes of its image on disk.
     pub file_bytes: u64,
-    /// Seconds until its channels were empty.
+    /// Seconds that it took to empty its channels.
     pub pause_seconds: f64,
     /// Seconds until it was saved, from there.
     pub capture_seconds: f64,
@@ -95,6 +97,9 @@ pub struct SwapReport {
     pub restore_seconds: f64,
     /// Seconds in all.
     pub total_seconds: f64,
+    /// Who did what when, for `snapify report`.
+    #[serde(default)]
+    pub timeline: Option<Timeline>,
 }
 
 /// The cards of an application, by their own numbers.
@@ -140,8 +145,14 @@ impl Cards {
 
 /// The notes of an application on its swapped-out processes.
 fn registry_of(application: &Application<'_>) -> Result<Registry, JobError> {
-    let folder = application.agent_socket.as_deref().and_then(Path::parent);
-    folder.map(Registry::of).ok_or_else(no_cards)
+    folder_of(application)
+        .map(Registry::of)
+        .ok_or_else(no_cards)
+}
+
+/// The folder in which a running application is found.
+fn folder_of<'a>(application: &'a Application<'_>) -> Option<&'a Path> {
+    application.agent_socket.as_deref().and_then(Path::parent)
 }
 
 /// The error of an application without cards.

@@ -2,21 +2,21 @@
 //! is committed.
 
 use super::registry::{Registry, Swapped};
-use super::select::select;
+use super::run::{Outcome, Run};
 use super::{Cards, SwapReport, Which, image};
-use crate::checkpoint::{Application, Captured, Request, await_capture};
+use crate::checkpoint::{Application, Captured, await_capture};
 use crate::error::JobError;
 use crate::events::{Event, Phase};
 use crate::link::Link;
-use crate::processes::own_process;
 use crate::snapshot::{PAGES_FILE, PROCESS_FILE, STORE_FILE, offload_member};
+use crate::timing;
 use snapify_fabric::Channel;
-use snapify_offload::control::{HostProcessState, HostToSupervisor, SupervisorToHost};
+use snapify_offload::control::{HostToSupervisor, SupervisorToHost};
+use snapify_report::{Moment, Operation};
 use snapify_store::{Chain, Point, PointHeader};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::time::Instant;
 
 pub(super) fn swap_out(
     application: &Application<'_>,
@@ -25,16 +25,9 @@ pub(super) fn swap_out(
     dir: &Path,
     link: &Link,
 ) -> Result<SwapReport, JobError> {
-    let begin = Instant::now();
-    let host = own_process(application.host)?;
-    let request = Request::new(application)?;
-    let process = select(
-        &request,
-        cards,
-        which,
-        HostProcessState::Running,
-        "swap out",
-    )?;
+    let run = Run::begin(application, cards, which, Operation::SwapOut)?;
+    let Run { host, process, .. } = &run;
+    let from = cards.real(process.card);
     let registry = super::registry_of(application)?;
     let (image, made) = image::place(dir, process.id)?;
     let chain = Chain::open_or_create(&image, &application.identity)?;
@@ -54,20 +47,26 @@ pub(super) fn swap_out(
     let mut fds: Vec<BorrowedFd<'_>> = vec![theirs.as_fd()];
     fds.extend(files.iter().map(AsFd::as_fd));
     // Whatever fails from here on lets the process go on.
-    let pause = request.pausing();
+    let pause = run.request.pausing();
+    let asked = Moment::now();
     pause.send(&SupervisorToHost::SwapOut { id: process.id }, &fds)?;
-    match pause.answer(link, &host)? {
-        HostToSupervisor::CaptureStarted => {}
+    let steps = match pause.answer(link, host)? {
+        HostToSupervisor::Saving { steps } => steps,
         other => return Err(pause.unexpected(other)),
-    }
+    };
     drop((theirs, files));
-    let paused = Instant::now();
+    let paused = run.note_pause(from, &steps, asked);
     link.tell(Event::Phase(Phase::Capturing));
     let member_name = format!("offload process {}", process.id);
-    let Captured { pages, store, .. } =
-        await_capture(&ours, &member_name, link, &host, application.host)?;
+    let Captured {
+        pages,
+        store,
+        steps,
+    } = await_capture(&ours, &member_name, link, host, application.host)?;
     link.flush();
-    let captured = Instant::now();
+    run.since("capture", paused);
+    timing::note_capture(&run.recorder, from, run.on(from), &steps, &pages, &store);
+    let captured = Moment::now();
     link.check()?;
     link.tell(Event::Phase(Phase::Committing));
     member.record_file(PROCESS_FILE)?;
@@ -77,7 +76,7 @@ pub(super) fn swap_out(
 
     let mut swapped = Swapped {
         id: process.id,
-        card: cards.real(process.card),
+        card: from,
         store_bytes: store.pages_stored * snapify_store::PAGE_SIZE,
         dir: dir.to_owned(),
         image,
@@ -90,14 +89,18 @@ pub(super) fn swap_out(
         created_unix_ms: crate::measured::now_unix_ms(),
         details: serde_json::Value::Null,
     })?;
+    run.since("commit", captured);
     let release = SupervisorToHost::Release {
         image: point.path.join(&name),
     };
+    let releasing = Moment::now();
     pause.send(&release, &[])?;
     // Not to be called off any more.
-    match pause.await_answer(&host)? {
-        HostToSupervisor::SwappedOut { store_bytes } => {
+    match pause.await_answer(host)? {
+        HostToSupervisor::SwappedOut { store_bytes, steps } => {
             pause.forget();
+            run.since("release", releasing);
+            run.note_host(&steps, releasing);
             swapped.store_bytes = store_bytes;
         }
         other => {
@@ -110,20 +113,18 @@ pub(super) fn swap_out(
     removing.1 = None;
     // With what is known only now; what was noted before does as well.
     let _ = registry.note(&swapped);
-    Ok(SwapReport {
-        operation: "swap-out".into(),
-        pid: application.host,
-        process: process.id.to_string(),
-        from: swapped.card,
+    let outcome = Outcome {
+        from,
         card: None,
         dir: Some(dir.to_owned()),
         store_bytes: swapped.store_bytes,
         file_bytes: point.bytes,
-        pause_seconds: (paused - begin).as_secs_f64(),
-        capture_seconds: (captured - paused).as_secs_f64(),
+        pause_seconds: paused.seconds_since(asked),
+        capture_seconds: captured.seconds_since(paused),
         restore_seconds: 0.0,
-        total_seconds: begin.elapsed().as_secs_f64(),
-    })
+    };
+    // Beside the image, with which it goes.
+    Ok(run.finish(outcome, Some(&swapped.image)))
 }
 
 /// Removes an image for which there is no use after all.

@@ -162,7 +162,9 @@ impl Order<'_> {
                 .transpose()?;
             saved_store = summary;
             progress.flush();
-            stopwatch.lap("save local store");
+            if summary.is_some() {
+                stopwatch.lap("save local store");
+            }
             steps = stopwatch.take();
             if self.hold {
                 completion.send(&self.done(*pages, summary, steps.clone()), &[])?;

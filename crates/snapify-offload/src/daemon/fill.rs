@@ -34,6 +34,8 @@ pub enum Origin {
 pub struct Filling {
     worker: Worker,
     complaint: PipeReader,
+    /// When it began, as `CLOCK_MONOTONIC` shows it.
+    pub began: u64,
 }
 
 impl Filling {
@@ -47,6 +49,7 @@ impl Filling {
         memory: u64,
         progress: &dyn Progress,
     ) -> Result<Self, String> {
+        let began = now();
         let (complaint, complain) =
             io::pipe().map_err(|error| format!("cannot make a pipe: {error}"))?;
         let work = || {
@@ -68,7 +71,11 @@ impl Filling {
         };
         let worker =
             spawn(work).map_err(|error| format!("cannot start another process: {error}"))?;
-        Ok(Self { worker, complaint })
+        Ok(Self {
+            worker,
+            complaint,
+            began,
+        })
     }
 
     /// Gives it up. It still has to be finished.

@@ -49,6 +49,8 @@ pub struct OffloadProcess {
     pub capture: Option<super::capture::Capture>,
     /// Who fills its local store, after it was rebuilt.
     pub filling: Option<super::fill::Filling>,
+    /// When the engine was done with a process that was rebuilt, as `CLOCK_MONOTONIC` shows it.
+    pub rebuilt: u64,
     /// How it ended while it was being saved: told when its saver has said why.
     pub ended: Option<ExitStatus>,
     /// What it said when it could not begin.
@@ -149,6 +151,7 @@ impl Daemon {
             externals: Vec::new(),
             capture: None,
             filling: None,
+            rebuilt: 0,
             ended: None,
             complaint: None,
         };

@@ -43,15 +43,7 @@ impl Daemon {
         let theirs = duplicate(&process.store)?;
         self.processes.insert(id, process);
         let mut told = self.describe(id).ok_or("the process vanished")?;
-        let step = |name: &str, end| Step {
-            name: name.into(),
-            begin,
-            end,
-        };
-        told.steps = vec![
-            step("restore process", rebuilt),
-            step("fill local store", filled),
-        ];
+        told.steps = steps_of(begin, rebuilt, filled);
         Ok((told, theirs))
     }
 
@@ -74,6 +66,7 @@ impl Daemon {
         let mut process = self.rebuild(id, fds, form, &())?;
         process.host = Some(host);
         process.pending = Some(request);
+        process.rebuilt = now();
         self.processes.insert(id, process);
         Ok(())
     }
@@ -86,14 +79,18 @@ impl Daemon {
         let Some(filling) = process.filling.take() else {
             return;
         };
+        let began = filling.began;
         let filled = filling.finish();
         if process.state == ProcessState::Ending {
             return;
         }
-        match filled.and_then(|_| duplicate(&process.store)) {
-            Ok(store) => {
-                let pid = process.child.pid();
-                self.answer(id, Ok(CardReply::Restored { pid }), &[store]);
+        match filled.and_then(|filled| Ok((filled, duplicate(&process.store)?))) {
+            Ok((filled, store)) => {
+                let reply = CardReply::Restored {
+                    pid: process.child.pid(),
+                    steps: steps_of(began, process.rebuilt, filled),
+                };
+                self.answer(id, Ok(reply), &[store]);
             }
             Err(why) => self.forget_unstarted(id, Err(why)),
         }
@@ -192,8 +189,22 @@ impl Daemon {
             externals: Vec::new(),
             capture: None,
             filling: Some(filling),
+            rebuilt: 0,
             ended: None,
             complaint: None,
         })
     }
+}
+
+/// The two parts of a restore, which go on at the same time.
+fn steps_of(begin: u64, rebuilt: u64, filled: u64) -> Vec<Step> {
+    let step = |name: &str, end| Step {
+        name: name.into(),
+        begin,
+        end,
+    };
+    vec![
+        step("restore process", rebuilt),
+        step("fill local store", filled),
+    ]
 }

@@ -7,8 +7,9 @@
 use super::card::Card;
 use super::operations::Saving;
 use super::phase::{Pauser, Phase};
+use super::swap::{Rebuilt, STEP_TAKE_OVER};
 use super::{Process, Result};
-use crate::control::ProcessId;
+use crate::control::{ProcessId, Step};
 use crate::error::OffloadError;
 use crate::steps::Stopwatch;
 use crate::wire::StoreForm;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a migration did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Migration {
     /// Which process.
     pub id: ProcessId,
@@ -39,6 +40,21 @@ pub struct Migration {
     pub restore: Duration,
     /// Until it ran.
     pub resume: Duration,
+    /// What was done, step by step and by whom.
+    pub steps: MigrationSteps,
+}
+
+/// What was done for a migration, for reports.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MigrationSteps {
+    /// Of the pause, in nanoseconds since the beginning.
+    pub pause: Vec<Step>,
+    /// By this process afterwards, in nanoseconds since the beginning.
+    pub host: Vec<Step>,
+    /// By the daemon of the card that it left, in moments of the machine's `CLOCK_MONOTONIC`.
+    pub saved: Vec<Step>,
+    /// By the daemon of the card that it came to, likewise.
+    pub restored: Vec<Step>,
 }
 
 impl Process {
@@ -51,7 +67,9 @@ impl Process {
         let runtime = self.runtime()?;
         let target = runtime.card(card)?;
         let begin = Instant::now();
+        let mut stopwatch = Stopwatch::relative();
         let lifecycle = runtime.lifecycle();
+        stopwatch.lap("finish what is being created");
         let mut phase = self.phase();
         self.expect_running(&phase, "migrate")?;
         let source = self.current_card();
@@ -70,17 +88,20 @@ impl Process {
                 why: format!("it has {free} bytes of memory left, and the process needs {needed}"),
             });
         }
-        self.pause_as(&mut phase, Pauser::Caller, &mut Stopwatch::relative())?;
+        stopwatch.lap("check the room on the other card");
+        let stopped = self.pause_as(&mut phase, Pauser::Caller, &mut stopwatch)?;
         drop(lifecycle);
         let paused = Instant::now();
-        let moved = self.move_to(&target);
+        let moved = self.move_to(&target, &mut stopwatch);
         *phase = Phase::Running;
         match moved {
             Ok(moved) => {
                 self.gate.open();
                 let resumed = Instant::now();
+                stopwatch.lap("resume");
                 // It stands still there, and has nothing left to do.
                 self.discard(&source);
+                stopwatch.lap("release the old card's memory");
                 Ok(Migration {
                     id: self.id(),
                     from: source.index,
@@ -90,6 +111,12 @@ impl Process {
                     capture: moved.captured - paused,
                     restore: moved.restored - moved.captured,
                     resume: resumed - moved.restored,
+                    steps: MigrationSteps {
+                        pause: stopped.steps,
+                        host: stopwatch.take(),
+                        saved: moved.saved,
+                        restored: moved.rebuilt,
+                    },
                 })
             }
             Err(error) => {
@@ -102,7 +129,7 @@ impl Process {
     }
 
     /// Moves the paused process to another card, where it runs with its gate open. If that fails, it is as it was.
-    fn move_to(&self, target: &Arc<Card>) -> Result<Moved> {
+    fn move_to(&self, target: &Arc<Card>, stopwatch: &mut Stopwatch) -> Result<Moved> {
         let failed = |source| OffloadError::System {
             operation: self.operation("migrate"),
             source: Arc::new(source),
@@ -117,8 +144,9 @@ impl Process {
         drop(theirs);
         // The process stands still until this value lets it go, or is dropped.
         let saving = LetGo(Saving::new(self.id(), self.card(), true, ours));
-        saving.0.wait()?;
+        let saved = saving.0.wait()?.steps;
         let captured = Instant::now();
+        stopwatch.lap("wait for the card to save it");
         process.rewind().map_err(failed)?;
         pages.rewind().map_err(failed)?;
         let old = self.file.as_fd().try_clone_to_owned().map_err(failed)?;
@@ -126,9 +154,11 @@ impl Process {
             .map_err(|error| self.refused(self.operation("migrate"), error.to_string()))?;
         let files = [process.as_fd(), pages.as_fd(), old.as_fd()];
         let bytes = self.allocated()?;
-        let (pid, store) = self.rebuild(target, &files, (bytes, StoreForm::Store))?;
+        let order = (bytes, StoreForm::Store);
+        let Rebuilt { pid, store, steps } = self.rebuild(target, &files, order, stopwatch)?;
         let restored = Instant::now();
         let started = self.show(&store).and_then(|()| {
+            stopwatch.lap(STEP_TAKE_OVER);
             let started = self.start_at(target);
             if started.is_err() {
                 self.show(&old)?;
@@ -143,6 +173,8 @@ impl Process {
         Ok(Moved {
             captured,
             restored,
+            saved,
+            rebuilt: steps,
             _old: saving,
         })
     }
@@ -152,6 +184,8 @@ impl Process {
 struct Moved {
     captured: Instant,
     restored: Instant,
+    saved: Vec<Step>,
+    rebuilt: Vec<Step>,
     /// The old process must not run again, not for a moment: it is ended before this is dropped.
     _old: LetGo,
 }

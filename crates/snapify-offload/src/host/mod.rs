@@ -27,7 +27,7 @@ mod watch;
 pub use calls::Call;
 pub use event::Event;
 pub use library::Library;
-pub use migrate::Migration;
+pub use migrate::{Migration, MigrationSteps};
 pub use operations::{ImageFiles, Saved, Saving};
 pub use phase::State;
 pub use pipelines::Pipeline;

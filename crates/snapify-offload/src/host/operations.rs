@@ -15,7 +15,9 @@
 use super::phase::{Pauser, Phase, State};
 use super::process::{call, unexpected};
 use super::{Process, Result, Runtime};
-use crate::control::{CaptureDecision, CaptureEvent, PausedProcess, ProcessId, STEP_OFFLOAD_GATE};
+use crate::control::{
+    CaptureDecision, CaptureEvent, PausedProcess, ProcessId, STEP_OFFLOAD_GATE, Step,
+};
 use crate::engine::PageFileSummary;
 use crate::error::OffloadError;
 use crate::steps::Stopwatch;
@@ -38,12 +40,14 @@ pub struct ImageFiles {
 }
 
 /// What a capture has saved.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Saved {
     /// Of the file of pages.
     pub pages: PageFileSummary,
     /// Of the local store's file, if there was to be one.
     pub store: Option<PageFileSummary>,
+    /// What it took, in moments of the machine's `CLOCK_MONOTONIC`: the process is saved first, then the store.
+    pub steps: Vec<Step>,
 }
 
 /// A capture going on.
@@ -86,8 +90,20 @@ impl Saving {
         loop {
             match self.completion.recv::<CaptureEvent>() {
                 Ok((CaptureEvent::Progress { .. }, _)) => {}
-                Ok((CaptureEvent::Done { pages, store, .. }, _)) => {
-                    return Ok(Saved { pages, store });
+                Ok((
+                    CaptureEvent::Done {
+                        pages,
+                        store,
+                        steps,
+                        ..
+                    },
+                    _,
+                )) => {
+                    return Ok(Saved {
+                        pages,
+                        store,
+                        steps,
+                    });
                 }
                 Ok((CaptureEvent::Failed { message, .. }, _)) => return Err(failed(message)),
                 Err(ChannelError::Closed) => {

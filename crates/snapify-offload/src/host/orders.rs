@@ -7,6 +7,7 @@ use super::{Process, Runtime};
 use crate::control::{
     HostProcess, HostProcessState, HostToSupervisor, ProcessId, SupervisorToHost,
 };
+use crate::steps::Stopwatch;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -23,10 +24,7 @@ pub fn serve(
         },
         SupervisorToHost::SwapOut { id } => return swap_out(runtime, id, fds),
         SupervisorToHost::SwapIn { id, card } => match (find(runtime, id), image(fds)) {
-            (Some(process), Some(files)) => match process.swap_in(card, &files) {
-                Ok(()) => HostToSupervisor::SwappedIn,
-                Err(error) => failed(&error),
-            },
+            (Some(process), Some(files)) => swap_in(&process, card, &files),
             (None, _) => unknown(id),
             (_, None) => lacking(),
         },
@@ -71,9 +69,10 @@ fn swap_out(runtime: &Runtime, id: ProcessId, fds: Vec<OwnedFd>) -> Result<(), S
     let (Some(completion), Some(files)) = (fds.next(), image(fds.collect())) else {
         return answer(&lacking());
     };
-    if let Err(error) = process.pause_by(Pauser::Supervisor) {
-        return answer(&failed(&error));
-    }
+    let steps = match process.pause_by(Pauser::Supervisor) {
+        Ok(paused) => paused.steps,
+        Err(error) => return answer(&failed(&error)),
+    };
     let resume = || process.resume_by(&mut process.phase(), Pauser::Supervisor);
     let begun = process.begin_capture(completion.as_fd(), &files, true);
     drop((completion, files));
@@ -81,23 +80,27 @@ fn swap_out(runtime: &Runtime, id: ProcessId, fds: Vec<OwnedFd>) -> Result<(), S
         let _ = resume();
         return answer(&failed(&error));
     }
-    let mut told = answer(&HostToSupervisor::CaptureStarted);
+    let mut told = answer(&HostToSupervisor::Saving { steps });
     while told.is_ok() {
         let Ok((request, _)) = runtime.control.recv::<SupervisorToHost>() else {
             break;
         };
         match request {
             SupervisorToHost::Release { image } => {
+                let mut stopwatch = Stopwatch::relative();
                 let released = {
                     let mut phase = process.phase();
-                    let released = process.release_saved(&mut phase, Some(&image));
+                    let released = process.release_saved(&mut phase, Some(&image), &mut stopwatch);
                     released.map(|()| match &*phase {
                         Phase::Absent(absent) => absent.bytes,
                         _ => 0,
                     })
                 };
                 return match released {
-                    Ok(store_bytes) => answer(&HostToSupervisor::SwappedOut { store_bytes }),
+                    Ok(store_bytes) => answer(&HostToSupervisor::SwappedOut {
+                        store_bytes,
+                        steps: stopwatch.take(),
+                    }),
                     Err(error) => {
                         let _ = resume();
                         answer(&failed(&error))
@@ -119,6 +122,22 @@ fn swap_out(runtime: &Runtime, id: ProcessId, fds: Vec<OwnedFd>) -> Result<(), S
     Err(SupervisorGone)
 }
 
+fn swap_in(process: &Process, card: u32, files: &ImageFiles) -> HostToSupervisor {
+    let mut stopwatch = Stopwatch::relative();
+    let restored = process.restore_timed(card, files, &mut stopwatch);
+    let done = restored.and_then(|restored| process.resume().map(|()| restored));
+    match done {
+        Ok(restored) => {
+            stopwatch.lap("resume");
+            HostToSupervisor::SwappedIn {
+                steps: stopwatch.take(),
+                restored,
+            }
+        }
+        Err(error) => failed(&error),
+    }
+}
+
 fn migrate(process: &Process, card: u32) -> HostToSupervisor {
     match process.migrate(card) {
         Ok(done) => HostToSupervisor::Migrated {
@@ -127,6 +146,10 @@ fn migrate(process: &Process, card: u32) -> HostToSupervisor {
             capture_seconds: done.capture.as_secs_f64(),
             restore_seconds: done.restore.as_secs_f64(),
             resume_seconds: done.resume.as_secs_f64(),
+            pause: done.steps.pause,
+            steps: done.steps.host,
+            saved: done.steps.saved,
+            restored: done.steps.restored,
         },
         Err(error) => failed(&error),
     }

@@ -8,14 +8,29 @@ use super::operations::ImageFiles;
 use super::phase::{Absent, Pauser, Phase};
 use super::process::{call, outputs, unexpected};
 use super::{Process, Result};
+use crate::control::Step;
 use crate::error::{DeathCause, OffloadError};
 use crate::layout::{BOUNCE, BOUNCE_BYTES, BUFFERS, STORE_BYTES};
+use crate::steps::Stopwatch;
 use crate::wire::{CardReply, HostRequest, StoreForm};
 use snapify_fabric::{SharedFile, WindowError};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+
+/// Name of a [`Step`]: the host process sees the new local store from here on.
+pub(super) const STEP_TAKE_OVER: &str = "take over the local store";
+
+/// A process that a card has rebuilt, stopped and paused.
+pub(super) struct Rebuilt {
+    /// Its id there.
+    pub pid: i32,
+    /// Its local store.
+    pub store: SharedFile,
+    /// What it took, as the card's daemon tells.
+    pub steps: Vec<Step>,
+}
 
 impl Process {
     /// Ends a process on its card after a capture with `hold`: all of the card's memory that it had is free when this
@@ -38,11 +53,16 @@ impl Process {
         if let Some(why) = why {
             return Err(self.refused(self.operation("swap out"), why.into()));
         }
-        self.release_saved(&mut phase, image)
+        self.release_saved(&mut phase, image, &mut Stopwatch::relative())
     }
 
     /// The same, for one who knows that the process was saved and stands still.
-    pub(super) fn release_saved(&self, phase: &mut Phase, image: Option<&Path>) -> Result<()> {
+    pub(super) fn release_saved(
+        &self,
+        phase: &mut Phase,
+        image: Option<&Path>,
+        stopwatch: &mut Stopwatch,
+    ) -> Result<()> {
         self.status()?;
         let absent = Absent {
             image: image.map(Path::to_owned),
@@ -54,10 +74,10 @@ impl Process {
             self.set_absent(false);
             return Err(error);
         }
-        let card = self.current_card();
+        stopwatch.lap("put something in the place of the local store");
         // A card that cannot be asked has died, and the process with it: as was intended.
-        let destroy = HostRequest::Destroy { id: self.id() };
-        let _ = call(&card, destroy, &[], "end an offload process");
+        self.discard(&self.current_card());
+        stopwatch.lap("release the card's memory");
         *phase = Phase::Absent(absent);
         Ok(())
     }
@@ -124,6 +144,17 @@ impl Process {
     /// If it is not swapped out, there is no such card, the card is full or gone, or the image is damaged. It stays
     /// swapped out then.
     pub fn restore(&self, card: u32, files: &ImageFiles) -> Result<()> {
+        self.restore_timed(card, files, &mut Stopwatch::relative())
+            .map(drop)
+    }
+
+    /// The same; gives what the card's daemon tells that it took.
+    pub(super) fn restore_timed(
+        &self,
+        card: u32,
+        files: &ImageFiles,
+        stopwatch: &mut Stopwatch,
+    ) -> Result<Vec<Step>> {
         let runtime = self.runtime()?;
         let mut phase = self.phase();
         let Phase::Absent(absent) = &*phase else {
@@ -138,18 +169,19 @@ impl Process {
         } = files;
         let fds = [process.as_fd(), pages.as_fd(), store.as_fd()];
         let order = (absent.bytes, StoreForm::Pages);
-        let (pid, store) = self.rebuild(&target, &fds, order)?;
+        let Rebuilt { pid, store, steps } = self.rebuild(&target, &fds, order, stopwatch)?;
         if let Err(error) = self.show(&store) {
             self.discard(&target);
             return Err(error);
         }
+        stopwatch.lap(STEP_TAKE_OVER);
         let before = absent.clone();
         *phase = Phase::Restored {
             card: target,
             pid,
             before,
         };
-        Ok(())
+        Ok(steps)
     }
 
     /// [`restore`](Self::restore) and [`resume`](Self::resume).
@@ -162,13 +194,14 @@ impl Process {
     }
 
     /// Has a card rebuild this process from its files and a local store of the given size and form, and sets memory aside
-    /// for all of its buffers. Gives its id there, and the new store.
+    /// for all of its buffers.
     pub(super) fn rebuild(
         &self,
         target: &Card,
         files: &[BorrowedFd<'_>; 3],
         (bytes, store): (u64, StoreForm),
-    ) -> Result<(i32, SharedFile)> {
+        stopwatch: &mut Stopwatch,
+    ) -> Result<Rebuilt> {
         let operation = self.operation("restore");
         let id = self.id();
         let null = File::options().write(true).open("/dev/null");
@@ -181,16 +214,20 @@ impl Process {
         let [stdout, stderr] = outputs(&null);
         let fds = [process, pages, saved, stdout, stderr];
         let body = HostRequest::Restore { id, bytes, store };
-        let (pid, store) = match call(target, body, &fds, &operation)? {
-            (CardReply::Restored { pid }, mut fds) if fds.len() == 1 => (pid, fds.swap_remove(0)),
+        let (pid, steps, store) = match call(target, body, &fds, &operation)? {
+            (CardReply::Restored { pid, steps }, mut fds) if fds.len() == 1 => {
+                (pid, steps, fds.swap_remove(0))
+            }
             (other, _) => return Err(unexpected(target, &operation, &other)),
         };
+        stopwatch.lap("wait for the card to restore it");
         let store = self.take_up(store);
+        stopwatch.lap("set memory aside");
         if store.is_err() {
             self.discard(target);
         }
         store
-            .map(|store| (pid, store))
+            .map(|store| Rebuilt { pid, store, steps })
             .map_err(|why| OffloadError::Refused {
                 card: target.index,
                 operation,
