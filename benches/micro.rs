@@ -1,7 +1,7 @@
 //! The small costs: a launch, a transfer.
 
 use crate::place::Place;
-use crate::table::{at_least, print, under};
+use crate::table::{at_least, at_most, print, under};
 use anyhow::{Context, Result, ensure};
 
 pub fn run(place: &Place) -> Result<()> {
@@ -27,7 +27,7 @@ pub fn run(place: &Place) -> Result<()> {
     let mut rows = vec![
         vec![
             "empty target region".to_owned(),
-            under(number("empty_region_ns")? / 1e3, 10.0, "us"),
+            under(number("empty_region_ns")? / 1e3, 8.0, "us"),
         ],
         vec![
             "target region with map(tofrom: int)".to_owned(),
@@ -48,6 +48,14 @@ pub fn run(place: &Place) -> Result<()> {
             ),
         ]);
     }
+    let (one, small) = (number("one_buffer_ms")?, number("small_buffers_ms")?);
+    rows.push(vec![
+        "64 MiB in 10,000 buffers against one".to_owned(),
+        format!(
+            "{small:.1} ms against {one:.1} ms: {}",
+            at_most(small / one, 3.0)
+        ),
+    ]);
     print("Small costs", &["operation", "cost"], &rows);
     Ok(())
 }

@@ -4,7 +4,7 @@
 use crate::application::Application;
 use crate::machine::{self, Buffer, plain_write_and_read};
 use crate::place::Place;
-use crate::table::{at_least, median, print, under};
+use crate::table::{at_least, at_most, median, print, under};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::io::Write;
@@ -19,7 +19,7 @@ pub fn run(place: &Place) -> Result<()> {
     let program = place.compile("clang-16", "omp_hold.c", &flags)?;
     let mut rows = Vec::new();
     for size in sizes(&SIZES)? {
-        let mut held = start(place, &program, size)?;
+        let mut held = start(place, &program, size, 1)?;
         let data = Buffer::random(size << 20)?;
         let before = sum(&mut held)?;
         for (name, dir) in place.directories() {
@@ -106,7 +106,7 @@ pub fn run(place: &Place) -> Result<()> {
         &["operation", "time", "rate", "against", "ratio"],
         &rows,
     );
-    Ok(())
+    small_buffers(place, &program)
 }
 
 /// The sizes that the user names in `SNAPIFY_BENCH_SIZES`, else these, in MiB.
@@ -124,15 +124,66 @@ pub fn sizes(usual: &[usize]) -> Result<Vec<usize>> {
         .collect()
 }
 
-/// Starts a program that holds so many MiB on a card.
-fn start<'a>(place: &'a Place, program: &Path, size: usize) -> Result<Application<'a>> {
+/// What 64 MiB cost in 10,000 buffers and in one.
+fn small_buffers(place: &Place, program: &Path) -> Result<()> {
+    const SIZE: usize = 64;
+    let image = place.scratch().join("swap");
+    let image = image.to_str().context("a directory whose name is text")?;
+    let mut taken = Vec::new();
+    for buffers in [1, 10_000] {
+        let mut held = start(place, program, SIZE, buffers)?;
+        let before = sum(&mut held)?;
+        let mut figures = [const { Vec::new() }; 3];
+        for _ in 0..RUNS {
+            machine::warm(SIZE << 20)?;
+            let out = held.ask("swap-out", &[image])?;
+            machine::warm(SIZE << 20)?;
+            let back = held.ask("swap-in", &["0"])?;
+            machine::warm(SIZE << 20)?;
+            let moved = held.ask("migrate", &["1"])?;
+            held.ask("migrate", &["0"])?;
+            for (all, report) in figures.iter_mut().zip([out, back, moved]) {
+                all.push(report["total_seconds"].as_f64().unwrap_or(f64::NAN));
+            }
+        }
+        ensure!(sum(&mut held)? == before, "the card's memory has changed");
+        held.end()?;
+        taken.push(figures.map(median));
+    }
+    let rows: Vec<Vec<String>> = ["swap-out", "swap-in", "migrate"]
+        .iter()
+        .zip(taken[0].iter().zip(taken[1]))
+        .map(|(name, (one, many))| {
+            vec![
+                format!("{name}, tmpfs"),
+                format!("{:.1} ms", one * 1e3),
+                format!("{:.1} ms", many * 1e3),
+                at_most(many / one, 3.0),
+            ]
+        })
+        .collect();
+    print(
+        "64 MiB in one buffer and in 10,000",
+        &["operation", "one", "10,000", "ratio"],
+        &rows,
+    );
+    Ok(())
+}
+
+/// Starts a program that holds so many MiB on a card, in so many buffers.
+fn start<'a>(
+    place: &'a Place,
+    program: &Path,
+    size: usize,
+    buffers: usize,
+) -> Result<Application<'a>> {
     let mut command = place.snapify();
     command
         .args(["run", "--cards", "2", "--card-memory"])
         .arg(format!("{}M", size + 128))
         .arg("--")
         .arg(program)
-        .arg(size.to_string());
+        .args([size.to_string(), buffers.to_string()]);
     let mut held = Application::start(place, &mut command)?;
     let line = held.line()?;
     ensure!(line.trim() == "ready", "the program said '{line}'");

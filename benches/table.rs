@@ -49,6 +49,14 @@ pub fn at_least(ratio: f64, target: f64) -> String {
     )
 }
 
+/// A ratio that is to be small: `1.25 (at most 3.00: met)`.
+pub fn at_most(ratio: f64, target: f64) -> String {
+    format!(
+        "{ratio:.2} (at most {target:.2}: {})",
+        if ratio <= target { "met" } else { "MISSED" }
+    )
+}
+
 /// A cost with its limit: `4.1 us (under 10 us: met)`.
 pub fn under(value: f64, limit: f64, unit: &str) -> String {
     format!(

@@ -44,6 +44,21 @@ fn on_two_cards() {
     conforms(2);
 }
 
+/// The program knows itself what is right: with the stock plugin, whose regions share a runtime with the host, that runtime stops
+/// in some of them.
+#[test]
+fn combined_constructs_and_their_clauses() {
+    let session = Session::new();
+    let program = compile("omp_constructs.c", Language::OpenMp);
+    let mut command = session.snapify(["run", "--cards", "2", "--"]);
+    let finished = session.finish(command.arg(&program));
+    assert!(finished.status.success(), "{finished:?}");
+    let first = lines(&finished.stdout, 0);
+    assert!(first.len() > 40, "{finished:?}");
+    assert_eq!(lines(&finished.stdout, 1), first);
+    session.expect_no_process();
+}
+
 #[test]
 fn a_region_that_fails_is_named() {
     let session = Session::new();

@@ -2,6 +2,8 @@
  *   empty_region_ns, map_int_ns    median time of an empty target region, of one with map(tofrom: int)
  *   to_card_gbs, from_card_gbs, memcpy_gbs    medians of transfers of a large block and, in turn with them,
  *                                  of memcpy between two blocks of the same size in the host process; 10^9 bytes/s
+ *   one_buffer_ms, small_buffers_ms    medians of mapping a block of 64 MiB to the device and giving it back, in one piece and,
+ *                                  in turn with that, in 10,000
  *   kernel_us                      median time of a teams region over 2^16 elements (what short steps of a program cost)
  * usage: omp_micro [REGIONS [MEBIBYTES]] */
 #include <omp.h>
@@ -94,9 +96,30 @@ int main(int argc, char **argv) {
     failed |= memcmp(here, copy, bytes) != 0 || x != (int)regions;
     omp_target_free(there, device);
 
+    enum { PIECES = 10000, PIECE = (64 << 20) / PIECES };
+    char *block = malloc((size_t)PIECES * PIECE);
+    if (!block) return 1;
+    memset(block, 3, (size_t)PIECES * PIECE);
+    double one[TURNS], small[TURNS];
+    for (int turn = 0; turn < TURNS; turn++) {
+        double start = now();
+        #pragma omp target enter data map(to : block[0 : PIECES * PIECE])
+        #pragma omp target exit data map(delete : block[0 : PIECES * PIECE])
+        one[turn] = now() - start;
+        start = now();
+        for (int i = 0; i < PIECES; i++) {
+            #pragma omp target enter data map(to : block[i * PIECE : PIECE])
+        }
+        for (int i = 0; i < PIECES; i++) {
+            #pragma omp target exit data map(delete : block[i * PIECE : PIECE])
+        }
+        small[turn] = now() - start;
+    }
+
     printf("{\"empty_region_ns\": %.0f, \"map_int_ns\": %.0f, \"kernel_us\": %.2f, "
+           "\"one_buffer_ms\": %.2f, \"small_buffers_ms\": %.2f, "
            "\"to_card_gbs\": %.2f, \"from_card_gbs\": %.2f, \"memcpy_gbs\": %.2f}\n",
-           empty, map, kernel / 1000, median(to, TURNS), median(from, TURNS), median(plain, TURNS));
+           empty, map, kernel / 1000, median(one, TURNS) / 1e6, median(small, TURNS) / 1e6, median(to, TURNS), median(from, TURNS), median(plain, TURNS));
     if (failed) fprintf(stderr, "omp_micro: wrong data\n");
     return failed;
 }
