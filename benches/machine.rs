@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fdatasync, open};
 use rustix::io::{pread, pwrite};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -166,11 +166,16 @@ pub fn copy(data: &Buffer) -> Result<f64> {
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// Touches as much memory and frees it again. What takes memory next gets this. A virtual machine may have given memory that was
-/// free for seconds back to its host, and gets it again page by page, several times as slowly: that is not what is to be
-/// measured, and would hit now the one side of a comparison and now the other.
+/// Touches as much memory, in huge pages if there are any, and frees it again. What takes memory next gets this. A virtual machine
+/// may have given memory that was free for seconds back to its host, and gets it again page by page, several times as slowly:
+/// that is not what is to be measured, and would hit now the one side of a comparison and now the other.
 pub fn warm(bytes: usize) -> Result<()> {
-    let mut fresh = Buffer::fresh(bytes)?;
+    let mut fresh = Buffer::fresh(bytes.next_multiple_of(2 << 20))?;
+    // SAFETY: advice about pages that this value owns does not change what is in them.
+    unsafe {
+        // A kernel without huge pages has none to warm.
+        let _ = madvise(fresh.start.cast(), fresh.bytes, Advice::LinuxHugepage);
+    }
     for page in fresh.as_mut().chunks_mut(4096) {
         page[0] = 1;
     }

@@ -16,11 +16,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The name that errors about the local store's page file give it.
 const STORE_FILE: &str = "store.snap";
 
-/// A copy between two stores goes in pieces that a processor's cache holds: what was read is hot when it is written.
-const PIECE: u64 = 256 << 10;
+/// A copy between two stores goes in pieces of a huge page, at multiples of it: of a huge page that is written in part the kernel
+/// first fills the rest with zeros. A cache holds a piece, so that what was read is hot when it is written.
+const PIECE: u64 = 2 << 20;
 
-/// Copies between two stores use so many threads, if there are as many processors: two keep a memory busy.
-const COPIERS: usize = 4;
+/// Copies between two stores use so many threads, if there are as many processors: while one writes, which only one can do to a
+/// file, the other reads.
+const COPIERS: usize = 2;
 
 /// What a store is filled from.
 pub enum Origin {
@@ -141,9 +143,12 @@ fn fill_from_store(store: &SharedFile, other: File, memory: u64) -> Result<(), S
     let file = open(store)?;
     let pieces = ranges.iter().flat_map(|range| {
         let end = range.start + range.bytes;
-        (range.start..end)
+        (range.start / PIECE * PIECE..end)
             .step_by(PIECE as usize)
-            .map(move |at| (at, PIECE.min(end - at)))
+            .map(move |piece| {
+                let at = piece.max(range.start);
+                (at, end.min(piece + PIECE) - at)
+            })
     });
     let pieces = Mutex::new(pieces);
     let copy = || -> io::Result<()> {
