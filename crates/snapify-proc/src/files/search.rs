@@ -20,6 +20,7 @@ const LONGEST: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(crate) struct Search {
     wanted: HashSet<FileId>,
+    /// Those of the files that are missing.
     devices: HashSet<u64>,
     found: HashMap<FileId, ImagePath>,
     /// Directories that were looked through or are about to be.
@@ -118,8 +119,11 @@ impl Search {
     }
 
     fn take(&mut self, id: FileId, path: &Path) {
-        if self.wanted.contains(&id) {
-            self.found.entry(id).or_insert_with(|| path.into());
+        if self.wanted.contains(&id) && !self.found.contains_key(&id) {
+            self.found.insert(id, path.into());
+            // Nothing more is looked for where all was found.
+            let missing = self.wanted.iter().filter(|id| !self.found.contains_key(id));
+            self.devices = missing.map(|(device, _)| *device).collect();
         }
     }
 
