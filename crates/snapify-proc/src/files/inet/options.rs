@@ -167,7 +167,11 @@ const NUMBERS: &[Number] = &[
 
 const PRIORITY: &str = "SO_PRIORITY";
 /// What an accepted connection has from the packet that began it; a program can set neither on a stream socket.
-const OF_FIRST_PACKET: [&str; 2] = ["IP_MULTICAST_TTL", "IPV6_MULTICAST_HOPS"];
+const OF_FIRST_PACKET: [&str; 3] = [
+    "IP_MULTICAST_TTL",
+    "IPV6_MULTICAST_HOPS",
+    "IPV6_MULTICAST_IF",
+];
 /// `IP_LOCAL_PORT_RANGE` (Linux 6.3): lowest port in the lower 16 bits, highest in the upper.
 pub(super) const LOCAL_PORT_RANGE: i32 = 51;
 

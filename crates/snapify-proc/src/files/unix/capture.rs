@@ -126,7 +126,7 @@ struct Capture<'a, S> {
     known: HashMap<i32, i32>,
 }
 
-impl<S: Surroundings> Capture<'_, S> {
+impl<'a, S: Surroundings> Capture<'a, S> {
     fn socket(&mut self, inode: u64) -> Result<UnixSocket, Obstacle> {
         let set = self.set;
         let (Some(info), Some(member)) = (
@@ -145,6 +145,7 @@ impl<S: Surroundings> Capture<'_, S> {
             .changed(member.socket.as_fd(), kind)
             .map_err(unreadable)?;
         let events = Events::of(member.socket.as_fd()).map_err(unreadable)?;
+        let sent = self.sent_by(inode);
         let peer = unix_socket::peer_credentials(member.socket.as_fd()).map_err(unreadable)?;
         Ok(UnixSocket {
             kind,
@@ -154,28 +155,20 @@ impl<S: Surroundings> Capture<'_, S> {
                 around.ask(member.holder?, Question::Peer)
             }),
             shutdown: info.shutdown,
-            reset: events.error,
+            // The old one was reset when its connection was read.
+            reset: events.error && sent.is_none(),
             options,
             queue: self.queue(member)?,
-            sent: self.sent_by(inode),
+            sent: sent.map_or_else(Queue::default, |sent| self.sent(sent)),
         })
     }
 
-    /// What a client has sent on its connection that waits.
-    fn sent_by(&mut self, inode: u64) -> Queue {
-        let set = self.set;
-        let listener = set
-            .listener
-            .get(&inode)
-            .and_then(|listener| set.all.get(listener));
-        let found = listener.and_then(|listener| {
-            let at = listener
-                .pending
-                .iter()
-                .position(|&client| client == inode)?;
-            self.unread.get(&(listener.inode, at))
-        });
-        found.map_or_else(Queue::default, |sent| self.sent(sent))
+    /// What a client has sent on its connection that waits, for which another socket has taken the place of its own.
+    fn sent_by(&self, inode: u64) -> Option<&'a Sent> {
+        let listener = self.set.all.get(self.set.listener.get(&inode)?)?;
+        let mut clients = listener.pending.iter();
+        let at = clients.position(|&client| client == inode)?;
+        self.unread.get(&(listener.inode, at))
     }
 
     fn sent(&mut self, sent: &Sent) -> Queue {
