@@ -291,6 +291,23 @@ impl FrozenProcess {
         result
     }
 
+    /// Has thread number `index` go on with these registers.
+    ///
+    /// # Errors
+    /// `ESRCH` if it was killed.
+    pub(crate) fn set_registers(
+        &mut self,
+        index: usize,
+        registers: Registers,
+    ) -> Result<(), ProcError> {
+        let thread = &mut self.threads[index];
+        if let Some(stopped) = &thread.stopped {
+            stopped.set_registers(&registers)?;
+        }
+        thread.registers = registers;
+        Ok(())
+    }
+
     fn lend(&mut self) -> Vec<(Stopped, Registers)> {
         let lend = |thread: &mut FrozenThread| {
             let stopped = thread.stopped.take();

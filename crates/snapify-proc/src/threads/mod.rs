@@ -5,6 +5,7 @@ pub mod image;
 pub mod restart;
 pub(crate) mod restore;
 pub mod rseq;
+pub(crate) mod transfer;
 
 pub use image::ThreadImage;
 

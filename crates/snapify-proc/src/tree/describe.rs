@@ -50,6 +50,9 @@ pub(super) fn describe(
     // Before the mappings are looked at: what tracks processes that have ended is closed here, and their memory may be
     // another's by now.
     frozen.tracking.settle(&owners)?;
+    for process in &mut frozen.processes {
+        threads::transfer::complete(process);
+    }
     let mut seen = Vec::with_capacity(pids.len());
     for (process, shares) in frozen.processes.iter().zip(shares) {
         seen.push(Seen::look(process, &relations, shares)?);

@@ -36,6 +36,11 @@ fn pipes() {
 }
 
 #[test]
+fn transfers() {
+    survives("transfers");
+}
+
+#[test]
 fn events() {
     survives("events");
 }
