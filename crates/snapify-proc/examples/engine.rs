@@ -10,7 +10,7 @@
 //! engine follow PID DIR ROUNDS [--live]
 //!                                 saves it again and again, and fails if a page has changed that counts as
 //!                                 unchanged
-//! engine calls PID                how long remote system calls take in it
+//! engine calls PID [COUNT]        how long remote system calls take in it
 //! engine check PID                lists what stands in the way
 //! engine reap PID                 removes dead copies that an engine left that was killed
 //! ```
@@ -48,7 +48,8 @@ fn main() -> ExitCode {
         ["launch", program, ..] => run_launched(program, &args[2..]),
         ["follow", pid, dir, rounds] => follow(pid, Path::new(dir), rounds, false),
         ["follow", pid, dir, rounds, "--live"] => follow(pid, Path::new(dir), rounds, true),
-        ["calls", pid] => time_calls(pid),
+        ["calls", pid] => time_calls(pid, "10000"),
+        ["calls", pid, count] => time_calls(pid, count),
         ["check", pid] => list(pid),
         ["reap", pid] => reap(pid),
         _ => Err("usage: engine save|restore|launch|calls|check ...".into()),
@@ -279,15 +280,13 @@ fn run_launched(program: &str, args: &[String]) -> Result<ExitCode, Box<dyn Erro
     Ok(code(launched.wait()?))
 }
 
-fn time_calls(pid: &str) -> Result<ExitCode, Box<dyn Error>> {
+fn time_calls(pid: &str, count: &str) -> Result<ExitCode, Box<dyn Error>> {
     let mut frozen = Frozen::freeze(Pid(pid.parse()?))?;
-    let mut times = frozen.time_remote_calls(10_000)?;
+    let mut times = frozen.time_remote_calls(count.parse()?)?;
     frozen.thaw()?;
     times.sort_unstable();
-    println!(
-        "median {:?}, 99 of 100 within {:?}",
-        times[5_000], times[9_900]
-    );
+    let within = |share: usize| times[times.len() * share / 100];
+    println!("median {:?}, 99 of 100 within {:?}", within(50), within(99));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -44,6 +44,7 @@ impl Running {
     /// # Errors
     /// `EPERM` if the thread belongs to someone else, is traced already or has ended; `ESRCH` if it is gone.
     pub fn seize(tid: Tid, options: u64) -> Result<Self, ProcError> {
+        let options = options | sys::OPTION_SYSGOOD;
         sys::seize(tid.0, options).map_err(ProcError::ptrace("attach", tid))?;
         Ok(Self { tid })
     }
@@ -150,7 +151,7 @@ fn state_letter(tid: Tid) -> Option<char> {
 /// What a single step ended in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The instruction was executed.
+    /// The instruction was executed, or the call reached.
     Done,
     /// A signal that cannot be blocked (SIGSTOP) was about to be delivered; it has been held back.
     HeldBack(i32),
@@ -189,11 +190,13 @@ impl Stopped {
         self.tid
     }
 
-    /// Sets the options of ptrace (`PTRACE_O_*`), in place of those it had.
+    /// Sets the options of ptrace (`PTRACE_O_*`), in place of those it had. As at [`Running::seize`], stops at system calls are
+    /// told from others.
     ///
     /// # Errors
     /// `ESRCH` if the thread was killed.
     pub(crate) fn set_options(&self, options: u64) -> Result<(), ProcError> {
+        let options = options | sys::OPTION_SYSGOOD;
         sys::set_options(self.tid.0, options).map_err(ProcError::ptrace("set options", self.tid))
     }
 
@@ -294,21 +297,37 @@ impl Stopped {
     /// # Errors
     /// [`ProcError::Died`] if the thread was killed.
     pub fn step(&mut self) -> Result<Step, ProcError> {
+        self.advance(sys::single_step, libc::SIGTRAP)
+    }
+
+    /// Goes on to the next entry or exit of a system call. If the tracer is killed meanwhile, the thread simply goes on.
+    ///
+    /// # Errors
+    /// [`ProcError::Died`] if the thread was killed.
+    pub fn run_to_call(&mut self) -> Result<Step, ProcError> {
+        self.advance(sys::resume_to_call, sys::CALL_STOP)
+    }
+
+    fn advance(
+        &mut self,
+        resume: impl FnOnce(i32) -> io::Result<()>,
+        done: i32,
+    ) -> Result<Step, ProcError> {
         let died = |tid: Tid| ProcError::Died {
             pid: crate::ids::Pid(tid.0),
             during: "a remote system call",
         };
-        match sys::single_step(self.tid.0) {
+        match resume(self.tid.0) {
             Ok(()) => {}
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Err(died(self.tid)),
-            Err(e) => return Err(ProcError::ptrace("single-step", self.tid)(e)),
+            Err(e) => return Err(ProcError::ptrace("advance", self.tid)(e)),
         }
         let Some(status) = self.wait()? else {
             return Err(died(self.tid));
         };
         match (status.stop_signal(), status.event()) {
             (None, _) => Err(died(self.tid)),
-            (Some(libc::SIGTRAP), 0) => Ok(Step::Done),
+            (Some(signal), 0) if signal == done => Ok(Step::Done),
             (Some(signal), 0) => Ok(Step::HeldBack(signal)),
             (Some(_), event) => Ok(Step::Event(event)),
         }

@@ -21,6 +21,8 @@ pub const NT_X86_SHSTK: u32 = 0x204;
 
 /// `PTRACE_EVENT_STOP`: the stop of an interrupted tracee, of a new one, and group-stop.
 pub const EVENT_STOP: i32 = 128;
+/// The signal of a stop at the entry or the exit of a system call, with [`OPTION_SYSGOOD`].
+pub const CALL_STOP: i32 = libc::SIGTRAP | 0x80;
 /// `PTRACE_EVENT_CLONE`.
 pub const EVENT_CLONE: i32 = libc::PTRACE_EVENT_CLONE;
 
@@ -28,6 +30,8 @@ pub const EVENT_CLONE: i32 = libc::PTRACE_EVENT_CLONE;
 pub const OPTION_TRACE_CLONE: u64 = libc::PTRACE_O_TRACECLONE as u64;
 /// Children that the tracee forks are traced too.
 pub const OPTION_TRACE_FORK: u64 = libc::PTRACE_O_TRACEFORK as u64;
+/// Option: stops at system calls are reported with [`CALL_STOP`].
+pub const OPTION_SYSGOOD: u64 = libc::PTRACE_O_TRACESYSGOOD as u64;
 /// Option: the tracee dies with its tracer.
 pub const OPTION_EXIT_KILL: u64 = libc::PTRACE_O_EXITKILL as u64;
 
@@ -160,6 +164,12 @@ pub fn interrupt(tid: i32) -> io::Result<()> {
 pub fn single_step(tid: i32) -> io::Result<()> {
     // SAFETY: no memory is read or written.
     unsafe { request(libc::PTRACE_SINGLESTEP as i32, tid, 0, 0) }.map(drop)
+}
+
+/// `PTRACE_SYSCALL` without a signal: goes on to the next entry or exit of a system call.
+pub fn resume_to_call(tid: i32) -> io::Result<()> {
+    // SAFETY: no memory is read or written.
+    unsafe { request(libc::PTRACE_SYSCALL as i32, tid, 0, 0) }.map(drop)
 }
 
 /// `PTRACE_CONT`; `signal` (0 for none) is delivered to the thread if it is in a signal-delivery-stop.

@@ -1,5 +1,6 @@
-//! System calls in a stopped tracee, made from outside by single-stepping over a `syscall` instruction
-//! that is found in it: no code is put into a running program.
+//! System calls in a stopped tracee, made from outside with a `syscall` instruction: one that is found in it and single-stepped over;
+//! and, once there is scratch memory in a running program, one there, behind which lies the [way home](home) should this process be
+//! killed. The scratch memory is gone before the program goes on.
 //!
 //! A step costs 4 to 10 us if tracer and tracee share a CPU and ten times that if not, so a [`Tracee`]
 //! pins itself and each thread it works in to one CPU and gives the affinities back when it is dropped.
@@ -11,6 +12,7 @@
 //!   again at the end;
 //! - a stop that had been asked for, or a group-stop, may come before the step: the step is repeated.
 
+mod home;
 mod pin;
 mod seat;
 
@@ -53,6 +55,8 @@ pub struct Scratch {
 /// Bytes of scratch memory in every tracee.
 pub(crate) const SCRATCH_BYTES: u64 = 256 * 1024;
 
+const PAGE_BYTES: u64 = 4096;
+
 /// A process whose threads are all stopped and in which system calls can be made.
 ///
 /// Used at capture on a running program (everything is put back when this is dropped) and at restore
@@ -64,6 +68,8 @@ pub struct Tracee<'a> {
     seats: HashMap<Tid, Seat>,
     instruction: RemoteAddr,
     scratch: Scratch,
+    /// Bytes from the start of the scratch memory of a frozen program that are to be unmapped.
+    mapped: u64,
     origin: Origin,
     cpu: Option<Rc<Pin>>,
     stop_held_back: bool,
@@ -83,24 +89,47 @@ impl<'a> Tracee<'a> {
         instruction: RemoteAddr,
     ) -> Result<Self, (Vec<Stopped>, ProcError)> {
         let mut tracee = Self::without_scratch(pid, threads, instruction);
-        let map = [
-            0,
-            SCRATCH_BYTES,
-            (libc::PROT_READ | libc::PROT_WRITE) as u64,
-            (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64,
-            u64::MAX,
-            0,
-        ];
-        match tracee.syscall("mmap", libc::SYS_mmap, map) {
-            Ok(addr) => {
-                tracee.scratch = Scratch {
-                    addr: RemoteAddr(addr),
-                    len: SCRATCH_BYTES,
-                };
-                Ok(tracee)
-            }
+        match tracee.map_scratch() {
+            Ok(()) => Ok(tracee),
             Err(e) => Err((tracee.release(), e)),
         }
+    }
+
+    /// Maps scratch memory, and with it the way home of each thread where memory may be executed.
+    fn map_scratch(&mut self) -> Result<(), ProcError> {
+        let data = libc::PROT_READ | libc::PROT_WRITE;
+        let homes = (self.seats.len() as u64 * home::SLOT_BYTES).next_multiple_of(PAGE_BYTES);
+        let addr = match self.map(SCRATCH_BYTES + homes, data | libc::PROT_EXEC) {
+            Ok(addr) => {
+                self.mapped = SCRATCH_BYTES + homes;
+                let slots = (addr + SCRATCH_BYTES..).step_by(home::SLOT_BYTES as usize);
+                for (seat, slot) in self.seats.values_mut().zip(slots) {
+                    seat.home = Some(RemoteAddr(slot));
+                }
+                addr
+            }
+            // SELinux, PR_SET_MDWE.
+            Err(e) if matches!(e.errno(), Some(libc::EACCES | libc::EPERM)) => {
+                let addr = self.map(SCRATCH_BYTES, data)?;
+                self.mapped = SCRATCH_BYTES;
+                addr
+            }
+            Err(e) => return Err(e),
+        };
+        self.scratch = Scratch {
+            addr: RemoteAddr(addr),
+            len: SCRATCH_BYTES,
+        };
+        // The thread that has mapped it is on its way already.
+        let leader = self.seats.get_mut(&self.leader);
+        leader.map_or(Ok(()), |seat| seat.show_home_again())
+    }
+
+    /// Maps private memory somewhere.
+    fn map(&mut self, len: u64, protection: i32) -> Result<u64, ProcError> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let args = [0, len, protection as u64, flags as u64, u64::MAX, 0];
+        self.syscall("mmap", libc::SYS_mmap, args)
     }
 
     /// As [`Self::of_frozen`], for calls that need no memory: other threads may run meanwhile, and would see it.
@@ -144,6 +173,7 @@ impl<'a> Tracee<'a> {
                 addr: RemoteAddr(0),
                 len: 0,
             },
+            mapped: 0,
             origin,
             cpu,
             stop_held_back: false,
@@ -168,6 +198,7 @@ impl<'a> Tracee<'a> {
             mask: None,
             affinity: None,
             prepared: false,
+            home: None,
         };
         self.seats.insert(seat.thread.tid(), seat);
     }
@@ -263,17 +294,52 @@ impl<'a> Tracee<'a> {
         nr: i64,
         args: [u64; 6],
     ) -> Result<u64, ProcError> {
-        self.syscall_with(tid, name, nr, args, 0)
+        match self.home(tid) {
+            Some(slot) => self.call_from(slot, tid, name, nr, args),
+            None => self.step_over(tid, name, nr, args, 0),
+        }
     }
 
-    /// Makes a fork in the leader: `clone3` with the arguments at `args`. The child has the trap flag set: should it ever run
-    /// untraced, because this process was killed while it was being made, then it dies at its first instruction.
+    /// Makes a call with the `syscall` instruction at `instruction`, stopping at its entry and its exit.
+    fn call_from(
+        &mut self,
+        instruction: RemoteAddr,
+        tid: Tid,
+        name: &'static str,
+        nr: i64,
+        args: [u64; 6],
+    ) -> Result<u64, ProcError> {
+        let wanted = call_registers(instruction, nr, args, 0);
+        let mut at_exit = true;
+        let value = self.execute(tid, wanted, Stopped::run_to_call, |thread| {
+            at_exit = !at_exit;
+            if !at_exit {
+                return Ok(None);
+            }
+            // A call that something has interrupted is about to be made again.
+            let value = thread.result_register()?;
+            Ok((!(-516..=-512).contains(&(value as i64))).then_some(value))
+        })?;
+        self.result(name, value)
+    }
+
+    /// Makes a fork in the leader: `clone3` with the arguments at `args`. Should the child ever run untraced, because this process was
+    /// killed while it was being made, then it ends, or has the trap flag set and dies at its first instruction.
     pub(crate) fn fork(&mut self, args: RemoteAddr) -> Result<u64, ProcError> {
         let call = [args.0, size_of::<CloneArgs>() as u64, 0, 0, 0, 0];
-        self.syscall_with(self.leader, "clone3", libc::SYS_clone3, call, TRAP_FLAG)
+        let (tid, nr) = (self.leader, libc::SYS_clone3);
+        match self.home(tid) {
+            Some(slot) => self.call_from(home::fork_entry(slot), tid, "clone3", nr, call),
+            None => self.step_over(tid, "clone3", nr, call, TRAP_FLAG),
+        }
     }
 
-    fn syscall_with(
+    fn home(&self, tid: Tid) -> Option<RemoteAddr> {
+        self.seats.get(&tid).and_then(|seat| seat.home)
+    }
+
+    /// Makes a call by a single step, with these flags set besides.
+    fn step_over(
         &mut self,
         tid: Tid,
         name: &'static str,
@@ -282,25 +348,17 @@ impl<'a> Tracee<'a> {
         eflags: u64,
     ) -> Result<u64, ProcError> {
         let instruction = self.instruction;
-        let [rdi, rsi, rdx, r10, r8, r9] = args;
-        let wanted = Registers {
-            rip: instruction.0,
-            rax: nr as u64,
-            rdi,
-            rsi,
-            rdx,
-            r10,
-            r8,
-            r9,
-            eflags,
-            ..Registers::default()
-        };
-        let value = self.execute(tid, wanted, |thread| {
+        let wanted = call_registers(instruction, nr, args, eflags);
+        let value = self.execute(tid, wanted, Stopped::step, |thread| {
             // The result is seldom the call's own number: only then is it worth asking for more.
             let value = thread.result_register()?;
             let done = value != nr as u64 || thread.registers()?.rip != instruction.0;
             Ok(done.then_some(value))
         })?;
+        self.result(name, value)
+    }
+
+    fn result(&self, name: &'static str, value: u64) -> Result<u64, ProcError> {
         let signed = value as i64;
         if (-4095..0).contains(&signed) {
             return Err(ProcError::RemoteSyscall {
@@ -318,19 +376,20 @@ impl<'a> Tracee<'a> {
         tid: Tid,
         wanted: Registers,
     ) -> Result<RemoteAddr, ProcError> {
-        self.execute(tid, wanted, |thread| {
+        self.execute(tid, wanted, Stopped::step, |thread| {
             let rip = thread.registers()?.rip;
             Ok((rip != wanted.rip).then_some(RemoteAddr(rip)))
         })
     }
 
-    /// Executes one instruction in thread `tid` with the given rip, rax, argument registers and further flags, all others as in the thread's own
-    /// registers. `done` looks whether that has happened: a stop that had been asked for, or a trap that was not ours, may come first.
+    /// Goes on in thread `tid` with the given rip, rax, argument registers and further flags, all others as in the thread's own
+    /// registers, by as many times `advance` as `done` asks for: a stop that had been asked for, or a trap that was not ours, may come first.
     fn execute<T>(
         &mut self,
         tid: Tid,
         wanted: Registers,
-        done: impl Fn(&Stopped) -> Result<Option<T>, ProcError>,
+        advance: impl Fn(&mut Stopped) -> Result<Step, ProcError>,
+        mut done: impl FnMut(&Stopped) -> Result<Option<T>, ProcError>,
     ) -> Result<T, ProcError> {
         let pid = self.pid;
         let origin = self.origin;
@@ -363,7 +422,7 @@ impl<'a> Tracee<'a> {
         };
         seat.thread.set_registers(&registers)?;
         loop {
-            match seat.thread.step().map_err(died)? {
+            match advance(&mut seat.thread).map_err(died)? {
                 Step::Done => {
                     if let Some(result) = done(&seat.thread)? {
                         return Ok(result);
@@ -532,8 +591,19 @@ impl<'a> Tracee<'a> {
     /// Puts back what remote calls changed. Errors are not reported: they mean that the thread was killed.
     fn put_back(&mut self) {
         if self.origin == Origin::Frozen && self.scratch.len > 0 {
-            let Scratch { addr, len } = self.scratch;
+            let (addr, len) = (self.scratch.addr, self.mapped);
             self.scratch.len = 0;
+            // What leads home is unmapped too: only the leader is still away then, and for this one call.
+            for seat in self.seats.values_mut().filter(|seat| seat.prepared) {
+                if seat.thread.tid() != self.leader
+                    && let Err(e) = seat.put_back(self.origin)
+                {
+                    tracing::debug!(pid = self.pid.0, "putting back: {e}");
+                }
+            }
+            if let Some(leader) = self.seats.get_mut(&self.leader) {
+                leader.home = None;
+            }
             if let Err(e) = self.syscall("munmap", libc::SYS_munmap, [addr.0, len, 0, 0, 0, 0]) {
                 tracing::debug!(pid = self.pid.0, "scratch memory was not unmapped: {e}");
             }
@@ -548,6 +618,23 @@ impl<'a> Tracee<'a> {
             let _ = process::kill(self.pid.0, libc::SIGSTOP);
         }
         self.cpu = None;
+    }
+}
+
+/// The registers that a call needs; of the others nothing is said.
+fn call_registers(instruction: RemoteAddr, nr: i64, args: [u64; 6], eflags: u64) -> Registers {
+    let [rdi, rsi, rdx, r10, r8, r9] = args;
+    Registers {
+        rip: instruction.0,
+        rax: nr as u64,
+        rdi,
+        rsi,
+        rdx,
+        r10,
+        r8,
+        r9,
+        eflags,
+        ..Registers::default()
     }
 }
 

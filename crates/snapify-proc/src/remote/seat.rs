@@ -1,11 +1,13 @@
 //! One thread of a tracee, and what is put back in it.
 
-use super::MASK;
 use super::pin::Pin;
+use super::{MASK, home};
 use crate::error::ProcError;
+use crate::ids::RemoteAddr;
 use crate::ptrace::Stopped;
 use snapify_sys::process;
 use snapify_sys::ptrace::Registers;
+use snapify_sys::vm;
 
 /// What is put back when a tracee is no longer worked with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub(super) struct Seat {
     /// Affinity to put back, if it was changed.
     pub(super) affinity: Option<Vec<u64>>,
     pub(super) prepared: bool,
+    /// Where its way home lies, which calls are made from.
+    pub(super) home: Option<RemoteAddr>,
 }
 
 impl Seat {
@@ -36,10 +40,16 @@ impl Seat {
             self.mask = Some(self.thread.signal_mask()?);
         }
         self.prepared = true;
+        let affinity = match cpu {
+            None => None,
+            Some(_) => {
+                Some(process::affinity(tid.0).map_err(ProcError::ptrace("read affinity", tid))?)
+            }
+        };
+        // Before anything is changed.
+        self.show_home(affinity.as_deref())?;
         self.thread.set_signal_mask(MASK)?;
-        if let Some(cpu) = cpu {
-            let before =
-                process::affinity(tid.0).map_err(ProcError::ptrace("read affinity", tid))?;
+        if let (Some(cpu), Some(before)) = (cpu, affinity) {
             // Refused where a cpuset leaves out our CPU: calls are slower then, no more.
             // A thread that is being built gets the affinity of its image in the end.
             if process::set_affinity(tid.0, &cpu.mask).is_ok() && origin == Origin::Frozen {
@@ -49,15 +59,43 @@ impl Seat {
         Ok(())
     }
 
+    /// Writes the way home of a frozen thread, and has it go there from now on unless a call is being made in it.
+    fn show_home(&mut self, affinity: Option<&[u64]>) -> Result<(), ProcError> {
+        let (Some(slot), Some(mask)) = (self.home, self.mask) else {
+            return Ok(());
+        };
+        let tid = self.thread.tid();
+        let code = home::slot(&self.base, mask, affinity);
+        if let Err(error) = vm::write_all(tid.0, slot.0, &code) {
+            tracing::debug!("thread {tid} has no way home: {error}");
+            self.home = None;
+            return Ok(());
+        }
+        self.thread.set_registers(&Registers {
+            rip: home::entry(slot).0,
+            orig_rax: u64::MAX,
+            ..self.base
+        })
+    }
+
+    /// As the first call does, for a thread in which one was made before there was a way home.
+    pub(super) fn show_home_again(&mut self) -> Result<(), ProcError> {
+        let affinity = self.affinity.clone();
+        match self.prepared {
+            true => self.show_home(affinity.as_deref()),
+            false => Ok(()),
+        }
+    }
+
     pub(super) fn put_back(&mut self, origin: Origin) -> Result<(), ProcError> {
         self.prepared = false;
         if let Some(mask) = self.affinity.take() {
             let _ = process::set_affinity(self.thread.tid().0, &mask);
         }
         if origin == Origin::Frozen {
-            self.thread.set_registers(&self.base)?;
             // Still with signals masked: a stop is to come next, and nothing else.
             self.thread.come_to_rest()?;
+            self.thread.set_registers(&self.base)?;
             if let Some(mask) = self.mask.take() {
                 self.thread.set_signal_mask(mask)?;
             }

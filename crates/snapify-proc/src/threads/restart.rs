@@ -20,6 +20,7 @@ const ERESTARTNOHAND: i64 = -514;
 const ERESTART_RESTARTBLOCK: i64 = -516;
 const EINTR: i64 = -(libc::EINTR as i64);
 const TIMER_ABSTIME: u64 = 1;
+const SYSCALL_BYTES: u64 = 2;
 
 /// Calls that answer EINTR to being stopped, and that can simply be made again.
 const MADE_AGAIN: &[i64] = &[
@@ -55,6 +56,18 @@ pub fn undisturbed(mut registers: Registers) -> Registers {
         registers.rax = ERESTARTNOHAND as u64;
     }
     registers
+}
+
+/// Where a thread of a running program goes on, and what `rax` holds there, if it is not the kernel that makes an interrupted
+/// call again.
+#[must_use]
+pub fn resumption(registers: &Registers) -> (u64, u64) {
+    let again = registers.rip.wrapping_sub(SYSCALL_BYTES);
+    match interrupted(registers) {
+        Some((number, -514..=-512)) => (number as u64, again),
+        Some((_, ERESTART_RESTARTBLOCK)) => (libc::SYS_restart_syscall as u64, again),
+        _ => (registers.rax, registers.rip),
+    }
 }
 
 /// Calls that the kernel continues through a `restart_block`.
@@ -176,6 +189,17 @@ mod tests {
         assert_eq!(restorable(fine, None), fine);
         let failed = in_call(libc::SYS_read, EINTR);
         assert_eq!(restorable(failed, None), failed);
+    }
+
+    #[test]
+    fn without_the_kernel_a_call_is_made_again_from_its_instruction() {
+        let resumed = resumption(&in_call(libc::SYS_read, -512));
+        assert_eq!(resumed, (libc::SYS_read as u64, 0x1000));
+        let resumed = resumption(&in_call(libc::SYS_nanosleep, ERESTART_RESTARTBLOCK));
+        assert_eq!(resumed, (libc::SYS_restart_syscall as u64, 0x1000));
+        assert_eq!(resumption(&in_call(libc::SYS_read, 17)), (17, 0x1002));
+        let outside = in_call(-1, -512);
+        assert_eq!(resumption(&outside), (outside.rax, 0x1002));
     }
 
     #[test]

@@ -144,6 +144,39 @@ fn a_killed_engine_leaves_the_program_unharmed() {
     }
 }
 
+/// Threads find their way out of remote calls by themselves.
+#[test]
+fn an_engine_that_is_killed_within_remote_calls_leaves_the_program_unharmed() {
+    const TIMES: usize = 30;
+    for user in User::all() {
+        for name in ["busy", "threads"] {
+            let stage = Stage::of("core", name, user);
+            let program = stage.start();
+            // Each remote call makes its thread wait.
+            let waits = || {
+                let status = fs::read_to_string(format!("/proc/{}/status", program.pid())).unwrap();
+                let (_, count) = status.split_once("\nvoluntary_ctxt_switches:").unwrap();
+                count.lines().next().unwrap().trim().parse::<u64>().unwrap()
+            };
+            for _ in 0..TIMES {
+                let before = waits();
+                let mut engine = stage.engine();
+                let calls = engine.arg("calls").arg(program.pid().to_string());
+                let mut engine = calls.arg("100000000").spawn().unwrap();
+                // From some time on it does nothing else.
+                let begin = Instant::now();
+                while waits() < before + 1000 {
+                    assert!(begin.elapsed() < Duration::from_secs(60));
+                    std::thread::yield_now();
+                }
+                engine.kill().unwrap();
+                engine.wait().unwrap();
+            }
+            program.go_on_and_be_fine();
+        }
+    }
+}
+
 #[test]
 fn a_program_that_dies_meanwhile_is_an_error() {
     for user in User::all() {
