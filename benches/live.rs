@@ -1,6 +1,7 @@
 //! How long a program stands still while a snapshot of it is taken: with its memory saved meanwhile, and with its memory
 //! saved from a copy while it goes on; and how long the fork by itself takes that makes such a copy.
 
+use crate::machine::has_room;
 use crate::place::Place;
 use crate::program::Program;
 use crate::table::{median, print};
@@ -10,7 +11,14 @@ use std::path::Path;
 const RUNS: usize = 3;
 
 /// Gibibytes of private memory, and whether in huge pages.
-const SIZES: [(usize, bool); 4] = [(1, false), (4, false), (1, true), (4, true)];
+const SIZES: [(usize, bool); 6] = [
+    (1, false),
+    (4, false),
+    (8, false),
+    (1, true),
+    (4, true),
+    (8, true),
+];
 
 pub fn run(place: &Place) -> Result<()> {
     let program = place.compile("cc", "touched.c", &[])?;
@@ -18,6 +26,12 @@ pub fn run(place: &Place) -> Result<()> {
     let mut rows = Vec::new();
     for (size, huge) in SIZES {
         let pages = if huge { "huge" } else { "small" };
+        // The program, its snapshot, and a margin.
+        if !has_room((size as u64 * 2 + 1) << 30)? {
+            let name = format!("{size} GiB, {pages} pages");
+            rows.push(vec![name, "not enough memory".to_owned()]);
+            continue;
+        }
         let mut running = Program::start(&program, &[(size << 10).to_string(), pages.to_owned()])?;
         let mut taken = [const { Vec::new() }; 3];
         for _ in 0..RUNS {

@@ -146,6 +146,17 @@ fn in_pieces(
     })
 }
 
+/// Whether so many bytes of memory can be taken without taking them from others (`MemAvailable`, proc(5)).
+pub fn has_room(bytes: u64) -> Result<bool> {
+    let text = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    let kilobytes: u64 = number.context("the memory that is left")?.parse()?;
+    Ok(bytes <= kilobytes << 10)
+}
+
 /// Seconds that it takes to fill `bytes` of fresh memory from a hot buffer.
 pub fn fill(bytes: usize) -> Result<f64> {
     let source = Buffer::random(MIB / 4)?;

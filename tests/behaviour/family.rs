@@ -5,8 +5,13 @@ use std::fs;
 use std::io::Write;
 use std::process::{ChildStdin, Stdio};
 
-const MEBIBYTES: u64 = 48;
 const CHILDREN: u64 = 4;
+
+/// Memory of the parent: 48 MiB, or `SNAPIFY_FAMILY_MEBIBYTES`.
+fn mebibytes() -> u64 {
+    let wanted = std::env::var("SNAPIFY_FAMILY_MEBIBYTES");
+    wanted.map_or(48, |text| text.parse().expect("a number of MiB"))
+}
 
 /// Memory of a process and all its descendants in MiB, that which several have counted once (proc(5), `Pss`).
 fn proportional(pid: i32) -> u64 {
@@ -36,7 +41,8 @@ fn be_whole(running: Running, mut stdin: ChildStdin) {
 fn survives(user: User, live: &str) {
     let session = Session::of(user);
     let mut command = session.command(compile("family.c", Language::C));
-    command.args([MEBIBYTES.to_string(), CHILDREN.to_string()]);
+    let mebibytes = mebibytes();
+    command.args([mebibytes.to_string(), CHILDREN.to_string()]);
     let mut running = session.start(command.stdin(Stdio::piped()));
     let stdin = running.take_stdin();
     running.wait_for("ready");
@@ -49,7 +55,7 @@ fn survives(user: User, live: &str) {
     be_whole(running, stdin);
 
     // One page in a hundred is each child's own.
-    let most = MEBIBYTES + MEBIBYTES * CHILDREN / 50 + 4;
+    let most = mebibytes + mebibytes * CHILDREN / 50 + 4;
     let pages = fs::metadata(session.path("snap/000001/host/pages.snap")).expect("the page file");
     assert!(pages.len() >> 20 < most, "{} bytes", pages.len());
     let mut restart = session.snapify(["restart", "snap", "--pid-file", "pid"]);
@@ -62,6 +68,10 @@ fn survives(user: User, live: &str) {
         id.is_some()
     });
     let now = proportional(id.expect("an id"));
+    let saved = pages.len() >> 20;
+    println!(
+        "{mebibytes} MiB, {CHILDREN} children: {before} MiB; {saved} MiB saved; {now} MiB restarted"
+    );
     assert!(now < most, "{now} MiB");
     be_whole(restarted, stdin);
 }

@@ -3,10 +3,13 @@
 mod support;
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use snapify_store::{PAGE_SIZE, PageFile, PageRange, PageWrite, SamePages, SpaceId, StoreError};
+use snapify_store::{
+    Chain, PAGE_SIZE, PageFile, PageRange, PageWrite, SamePages, Snapshot, SpaceId, StoreError,
+    clean,
+};
 use std::collections::BTreeMap;
 use std::fs::File;
-use support::{Chance, Filled, Memory};
+use support::{Chance, Filled, Memory, fast_dir, header, program};
 
 const PARENT: SpaceId = SpaceId(0);
 const CHILD: SpaceId = SpaceId(1);
@@ -92,6 +95,52 @@ fn they_are_stored_once_and_come_back_everywhere() {
             .retain(|&(space, start), _| space == CHILD && own(space, start));
         filled.assert_is(&expected);
     }
+}
+
+#[test]
+fn they_are_stored_once_still_when_a_chain_is_cleaned() {
+    let (memory, ranges, same) = family();
+    let dir = fast_dir();
+    let chain = Chain::open_or_create(dir.path(), &program()).unwrap();
+    let before = {
+        let staging = chain.begin().unwrap();
+        let member = staging.member("host").unwrap();
+        let file = member.create("pages.snap").unwrap();
+        let write = PageWrite::full(&ranges).same(&same);
+        let summary = write.write(file, "pages.snap", &memory, &()).unwrap();
+        member.record_pages("pages.snap", summary).unwrap();
+        drop(member);
+        staging.commit(header()).unwrap();
+        summary
+    };
+    // The child writes to one of the common pages.
+    let mut memory = memory;
+    let written = [range(CHILD, 400, 1)];
+    memory.add(&mut Chance(9), CHILD.0, written[0].start, 1, 0);
+    let staging = chain.begin_incremental(Some(1)).unwrap();
+    let member = staging.member("host").unwrap();
+    let file = member.create("pages.snap").unwrap();
+    let write = PageWrite::changes(before.id(), &written);
+    let summary = write.write(file, "pages.snap", &memory, &()).unwrap();
+    member.record_pages("pages.snap", summary).unwrap();
+    drop(member);
+    staging.commit(header()).unwrap();
+    drop(chain);
+    clean(dir.path(), 1, &()).unwrap();
+    let snapshot = Snapshot::open(dir.path(), None).unwrap();
+    let pages = snapshot
+        .member("host")
+        .unwrap()
+        .pages("pages.snap")
+        .unwrap();
+    assert_eq!(pages.files(), 1);
+    let filled = Filled::default();
+    pages.fill(&filled, &()).unwrap();
+    filled.assert_is(&memory);
+    // The page that was common may have been zero.
+    let shared = pages.summary().pages_shared;
+    assert!(shared == before.pages_shared || shared + 1 == before.pages_shared);
+    assert!(pages.summary().pages_stored <= before.pages_stored + 1);
 }
 
 #[test]
