@@ -26,6 +26,8 @@ mod behaviour {
     mod reports;
     mod restart_elsewhere;
     mod schedule;
+    mod shared_cards;
+
     mod stops_and_restarts;
     mod swap;
     mod terminals;

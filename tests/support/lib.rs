@@ -47,6 +47,12 @@ impl Random {
         Self(seed)
     }
 
+    /// Begins another sequence, for another thread.
+    #[must_use]
+    pub fn branch(&mut self) -> Self {
+        Self(self.below(u64::MAX))
+    }
+
     /// A number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

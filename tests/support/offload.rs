@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// One of the examples, running on cards.
 pub struct OffloadApp {
     /// Where it runs.
-    pub session: Session,
+    pub session: Arc<Session>,
     /// Its `snapify run` or `snapify restart`.
     pub run: Running,
     /// The host process's id.
@@ -28,6 +28,8 @@ pub struct Shape {
     pub devices: &'static str,
     /// Memory of each card.
     pub memory: &'static str,
+    /// Whether the cards are those that the applications of a session share.
+    pub shared: bool,
 }
 
 impl Shape {
@@ -47,12 +49,16 @@ impl Shape {
             cards: "2",
             devices,
             memory: "1G",
+            shared: false,
         }
     }
 
     fn command(&self, session: &Session) -> std::process::Command {
         let run = ["run", "--cards", self.cards, "--card-memory", self.memory];
         let mut command = session.snapify(run);
+        if self.shared {
+            command.arg("--share-cards");
+        }
         command
             .arg("--")
             .arg(example(self.name))
@@ -84,8 +90,13 @@ impl Shape {
     /// Starts it, and waits until it works on its cards.
     #[must_use]
     pub fn start(&self, user: User) -> OffloadApp {
-        let session = Session::of(user);
-        let mut run = session.start(&mut self.command(&session));
+        self.start_in(&Arc::new(Session::of(user)))
+    }
+
+    /// The same, beside others of a session.
+    #[must_use]
+    pub fn start_in(&self, session: &Arc<Session>) -> OffloadApp {
+        let mut run = session.start(&mut self.command(session));
         let word = match self.name {
             "md" => "step ",
             "kmeans" => "iteration ",
@@ -94,6 +105,7 @@ impl Shape {
         };
         run.wait_for(word);
         let host = session.host_of(&mut run).expect("it runs").to_string();
+        let session = session.clone();
         OffloadApp { session, run, host }
     }
 }
@@ -150,12 +162,20 @@ impl OffloadApp {
         processes.iter().map(place).collect()
     }
 
-    /// Waits for its end, which must be a success; gives the digest.
+    /// Waits for its end, which must be a success; gives the digest. It was the last one of its session.
     #[must_use]
     pub fn digest(self) -> String {
+        let session = self.session.clone();
+        let digest = self.digest_beside_others();
+        session.expect_no_process();
+        digest
+    }
+
+    /// The same, where others of its session go on.
+    #[must_use]
+    pub fn digest_beside_others(self) -> String {
         let finished = self.run.finish();
         assert!(finished.status.success(), "{finished:?}");
-        self.session.expect_no_process();
         finished.digest().to_owned()
     }
 }

@@ -262,6 +262,16 @@ impl Session {
         }
     }
 
+    /// The names of what is left in a folder of the session's runtime directory: `apps`, `cards`.
+    #[must_use]
+    pub fn left_in(&self, folder: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path("run").join(folder));
+        let entries = entries.into_iter().flatten().flatten();
+        entries
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect()
+    }
+
     /// Fails unless every process of this session ends now that its programs have.
     pub fn expect_no_process(&self) {
         poll_until("every process of the session has ended", || {

@@ -298,11 +298,12 @@ impl From<Channel> for OwnedFd {
     }
 }
 
-/// Waits for connections at a path. The path is removed when the listener is dropped.
+/// Waits for connections at a path. The path is removed when the listener is dropped, unless it is to be kept.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
+    keeps_path: bool,
 }
 
 impl Listener {
@@ -320,6 +321,7 @@ impl Listener {
         let listener = Self {
             socket,
             path: path.to_owned(),
+            keeps_path: false,
         };
         rustix::net::listen(&listener.socket, 64).map_err(ChannelError::path("listen on", path))?;
         Ok(listener)
@@ -333,6 +335,11 @@ impl Listener {
         let socket = retry(|| rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC))
             .map_err(ChannelError::path("accept a connection at", &self.path))?;
         Ok(Channel { socket })
+    }
+
+    /// Leaves it to the caller to remove the path.
+    pub fn keep_path(&mut self) {
+        self.keeps_path = true;
     }
 
     /// The path it listens at.
@@ -351,7 +358,9 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         // A forked copy that drops it would take the path away from the original: such copies end by `_exit`.
-        let _ = rustix::fs::unlink(&self.path);
+        if !self.keeps_path {
+            let _ = rustix::fs::unlink(&self.path);
+        }
     }
 }
 

@@ -5,15 +5,21 @@ use crate::checkpoint::{
 };
 use crate::error::JobError;
 use crate::events::Observer;
-use crate::processes::{has_ended, own_process, wait_readable};
+use crate::processes::{descends_from, has_ended, own_process, wait_readable};
 use crate::protocol::{ApplicationStatus, CheckpointReport, Reply, Request};
-use crate::runtime_dir::{RuntimeDir, control_socket, may_be_supervised, remove_stale};
+use crate::runtime_dir::{
+    RuntimeDir, control_socket, may_be_supervised, remove_stale, supervisor_pid,
+};
 use crate::signals::{Arrived, Signals};
 use snapify_fabric::{Channel, ChannelError};
 use snapify_proc::{Obstacle, Outside, Pid};
 use snapify_store::WriteOptions;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A supervisor that takes longer to say what it has stands still, or its card does.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What `snapify checkpoint` does.
 #[derive(Clone, Debug)]
@@ -41,15 +47,19 @@ pub struct CheckpointOptions {
 /// # Errors
 /// Where the runtime directory cannot be read.
 pub fn applications() -> Result<Vec<ApplicationStatus>, JobError> {
-    Ok(supervisors()?
-        .into_iter()
-        .map(|(status, _)| status)
-        .collect())
+    let all = RuntimeDir::open()?.applications()?;
+    let found = ask_all(all, Some(PATIENCE))?.into_iter();
+    Ok(found.map(|(status, _)| status).collect())
 }
 
 /// The application that process `pid` is the host process or the supervisor of, and its folder.
 pub(crate) fn supervisor_of(pid: i32) -> Result<Option<(ApplicationStatus, PathBuf)>, JobError> {
-    let mut found = supervisors()?.into_iter();
+    let mut folders = RuntimeDir::open()?.applications()?;
+    // Others may stand still: they are not asked.
+    folders.retain(|folder| {
+        supervisor_pid(folder).is_none_or(|supervisor| descends_from(pid, supervisor))
+    });
+    let mut found = ask_all(folders, None)?.into_iter();
     Ok(found.find(|(status, _)| status.pid == pid || status.supervisor == pid))
 }
 
@@ -69,11 +79,16 @@ fn no_supervisor(pid: i32) -> JobError {
     ))
 }
 
-fn supervisors() -> Result<Vec<(ApplicationStatus, PathBuf)>, JobError> {
-    let mut found = Vec::new();
-    for folder in RuntimeDir::open()?.applications()? {
+/// Asks the supervisors of these applications, all at once, and waits for their answers; those that take longer than
+/// `patience` are left out.
+fn ask_all(
+    folders: Vec<PathBuf>,
+    patience: Option<Duration>,
+) -> Result<Vec<(ApplicationStatus, PathBuf)>, JobError> {
+    let mut asked = Vec::new();
+    for folder in folders {
         match ask_status(&folder) {
-            Ok(status) => found.push((status, folder)),
+            Ok(channel) => asked.push((channel, folder)),
             Err(ChannelError::Path { source, .. })
                 if source.kind() == std::io::ErrorKind::ConnectionRefused
                     && !may_be_supervised(&folder) =>
@@ -85,16 +100,33 @@ fn supervisors() -> Result<Vec<(ApplicationStatus, PathBuf)>, JobError> {
             Err(_) => {}
         }
     }
+    let deadline = patience.map(|patience| Instant::now() + patience);
+    let mut found = Vec::new();
+    while !asked.is_empty() {
+        let fds: Vec<_> = asked.iter().map(|(channel, _)| channel.as_fd()).collect();
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let ready = wait_readable(&fds, left)?;
+        if !ready.contains(&true) {
+            break;
+        }
+        // From the back, so that removing one leaves the places of those before it right.
+        for at in (0..asked.len()).rev().filter(|at| ready[*at]) {
+            let (channel, folder) = asked.swap_remove(at);
+            // Without an answer it is just ending.
+            if let Ok((Reply::Status { status }, _)) = channel.recv() {
+                found.push((status, folder));
+            }
+        }
+    }
+    found.sort_by(|(_, one), (_, other)| one.cmp(other));
     Ok(found)
 }
 
-fn ask_status(folder: &Path) -> Result<ApplicationStatus, ChannelError> {
+/// Asks a supervisor what it has; the answer is to be received.
+fn ask_status(folder: &Path) -> Result<Channel, ChannelError> {
     let supervisor = Channel::connect(&control_socket(folder))?;
     supervisor.send(&Request::Status, &[])?;
-    match supervisor.recv()?.0 {
-        Reply::Status { status } => Ok(status),
-        other => Err(ChannelError::Malformed(format!("{other:?}"))),
-    }
+    Ok(supervisor)
 }
 
 /// Says what stands in the way of a snapshot of process `pid`.
@@ -103,7 +135,7 @@ fn ask_status(folder: &Path) -> Result<ApplicationStatus, ChannelError> {
 /// Where there is no such process, or it is someone else's.
 pub fn check(pid: i32) -> Result<Vec<Obstacle>, JobError> {
     own_process(pid)?;
-    let agents = supervisors()?;
+    let agents = supervisor_of(pid)?;
     let obstacles = snapify_proc::check(Pid(pid)).map_err(|source| JobError::Process {
         member: "the process".into(),
         source,
@@ -188,8 +220,11 @@ fn ask(
         follow(&channel, signals, observer, pid)
     };
     match ask() {
-        // The supervisor ends with the program, whoever still waits for it.
-        Err(JobError::Connection { .. }) if has_ended(pid) => Err(JobError::Died { pid }),
+        // The supervisor ends with the program, whoever still waits for it; and what stood in the way of a request is often
+        // that the program ended.
+        Err(JobError::Connection { .. } | JobError::Refused(_)) if has_ended(pid) => {
+            Err(JobError::Died { pid })
+        }
         reply => reply,
     }
 }

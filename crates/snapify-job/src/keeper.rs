@@ -191,7 +191,7 @@ fn fork_keeper(listener: Listener, program: OwnedFd, kept: Vec<OwnedFd>) -> Resu
 /// # Safety
 /// Nothing that still lives may own one of the others.
 #[allow(unsafe_code)]
-unsafe fn close_others(mut ours: Vec<i32>) {
+pub(crate) unsafe fn close_others(mut ours: Vec<i32>) {
     use snapify_sys::process::{close_range, duplicate_to};
     // Whoever waits for the end of an output must not wait for the program's.
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {

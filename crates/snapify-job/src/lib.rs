@@ -28,6 +28,7 @@ mod registration;
 mod restart;
 mod runtime_dir;
 mod schedule;
+mod shared_cards;
 mod signals;
 mod snapshot;
 mod supervisor;
@@ -47,6 +48,7 @@ pub use protocol::{
 };
 pub use restart::{Files, RestartOptions, restart};
 pub use schedule::{Schedule, WatchEvent, WatchOptions, watch};
+pub use shared_cards::DEFAULT_CARD_MEMORY;
 pub use snapify_proc::Outside;
 pub use supervisor::{RunOptions, run};
 pub use swap::{SwapReport, Which, migrate, swap_in, swap_out};

@@ -86,6 +86,21 @@ pub(crate) fn has_ended(pid: i32) -> bool {
     matches!(state, Some(b'Z' | b'X'))
 }
 
+/// Whether a process is `ancestor`, or one of its children, their children and so on.
+pub(crate) fn descends_from(mut pid: i32, ancestor: i32) -> bool {
+    while pid > 0 {
+        if pid == ancestor {
+            return true;
+        }
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+        pid = parent
+            .and_then(|parent| parent.trim().parse().ok())
+            .unwrap_or(0);
+    }
+    false
+}
+
 /// Finds the process that has id `inner` in the innermost namespace and is a descendant of `ancestor` (an id in ours).
 pub(crate) fn descendant(ancestor: i32, inner_of_card: i32) -> Option<i32> {
     let mut queue = vec![ancestor];

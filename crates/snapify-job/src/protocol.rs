@@ -105,6 +105,9 @@ pub struct CardStatus {
     pub used: u64,
     /// Bytes of it that nobody uses.
     pub free: u64,
+    /// Whether other applications may use it, too; `used` then counts their buffers as well.
+    #[serde(default)]
+    pub shared: bool,
     /// `up`, or `dead` if its daemon is gone.
     pub state: String,
 }
@@ -123,7 +126,7 @@ pub struct OffloadProcessStatus {
     /// What it is doing: `starting`, `running`, `paused`, `capturing`, `restored`, `ending`; or `swapped-out`, and then it
     /// is on no card, though `card` names the last one.
     pub state: String,
-    /// The directory that it was swapped out to.
+    /// The directory that it was swapped out to; none if the program itself has done that.
     #[serde(default)]
     pub swapped_to: Option<PathBuf>,
 }

@@ -2,7 +2,7 @@
 //!
 //! One folder an application, `apps/<supervisor's pid>-<start time>`, with two sockets: `control` for the
 //! command line and `agent` for the host library of the program. In `tracked` are the sockets of those who keep account of
-//! what programs write to their memory.
+//! what programs write to their memory; in `cards`, those of the daemons of shared cards.
 
 use crate::error::JobError;
 use crate::swap::Registry;
@@ -57,6 +57,16 @@ impl RuntimeDir {
     /// Where it cannot be made.
     pub(crate) fn tracked(&self) -> Result<PathBuf, JobError> {
         let path = self.path.join("tracked");
+        create_private(&path)?;
+        Ok(path)
+    }
+
+    /// The directory with the sockets of cards that applications share, made if missing.
+    ///
+    /// # Errors
+    /// Where it cannot be made.
+    pub(crate) fn cards(&self) -> Result<PathBuf, JobError> {
+        let path = self.path.join("cards");
         create_private(&path)?;
         Ok(path)
     }
@@ -145,13 +155,15 @@ pub fn control_socket(folder: &Path) -> PathBuf {
 /// Whether there is a process with the id of the supervisor that made a folder: between making a socket and listening at it, it
 /// refuses connections like one that was killed.
 pub(crate) fn may_be_supervised(folder: &Path) -> bool {
-    let name = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_path_buf());
-    let number = name
-        .file_name()
-        .and_then(|name| name.to_str()?.split('-').next()?.parse().ok());
-    number
+    supervisor_pid(folder)
         .and_then(rustix::process::Pid::from_raw)
         .is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+}
+
+/// The supervisor that made a folder, by its name.
+pub(crate) fn supervisor_pid(folder: &Path) -> Option<i32> {
+    let name = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_path_buf());
+    name.file_name()?.to_str()?.split('-').next()?.parse().ok()
 }
 
 /// Removes the folder of an application whose supervisor is gone.

@@ -86,6 +86,7 @@ fn main() {
         memory: number(2),
         // SAFETY: passed on the command line for this purpose.
         service: unsafe { OwnedFd::from_raw_fd(number(3) as i32) },
+        listener: None,
         offload_process: args[4].clone().into(),
         libraries: None,
         scratch: if args.len() > 5 { "/tmp" } else { "/dev/shm" }.into(),

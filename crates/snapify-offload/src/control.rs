@@ -364,8 +364,8 @@ pub enum CaptureEvent {
 
 // ------------------------------------------------------------------ supervisor and card daemon
 
-/// From the supervisor to a card daemon, over its service socket. Every request has one answer, except that
-/// [`CardToSupervisor::RestoreProgress`] may come before the answer to `Restore`.
+/// From a supervisor to a card daemon, over its service socket. Every request has one answer, in the order of the requests,
+/// except that those to several `Restore` come in the order in which they are done.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum SupervisorToCard {
@@ -380,6 +380,8 @@ pub enum SupervisorToCard {
     Restore {
         /// Which.
         id: ProcessId,
+        /// Bytes that were set aside in its local store.
+        bytes: u64,
     },
     /// Bind restored processes to the connection of their restored host process, and watch both. Answer:
     /// `Accepted`.
@@ -401,7 +403,8 @@ pub enum SupervisorToCard {
     },
     /// Say what runs. Answer: `Status`.
     Status,
-    /// End all processes and the daemon. Answer: `Accepted`, then the connection closes.
+    /// End all processes of this supervisor; the daemon ends with its last supervisor. Answer: `Accepted`; the connection
+    /// closes when nothing of them is left.
     Shutdown,
 }
 
@@ -415,18 +418,13 @@ pub enum CardToSupervisor {
         version: u32,
         /// The card.
         card: CardInfo,
+        /// The daemon's process id, outside of its sandbox.
+        pid: i32,
         /// What the sandbox had to do without, in words.
         warnings: Vec<String>,
     },
     /// The request is done.
     Accepted,
-    /// So many more bytes of a restore are in place.
-    RestoreProgress {
-        /// Of which process.
-        id: ProcessId,
-        /// Bytes since the last such message.
-        bytes: u64,
-    },
     /// The process is complete and stopped. Descriptor: its local store, for the external "store:<id>" of the
     /// host process.
     Restored {
@@ -435,7 +433,7 @@ pub enum CardToSupervisor {
     },
     /// Answer to `Status`.
     Status {
-        /// All offload processes of this card.
+        /// All offload processes of this card, those of other supervisors that share it, too.
         processes: Vec<ProcessStatus>,
         /// Bytes of its memory that nobody uses.
         free: u64,
@@ -456,6 +454,8 @@ pub struct ProcessStatus {
     pub pid: i32,
     /// Connection of its host process, once it has one.
     pub host: Option<HostId>,
+    /// Whether it belongs to the supervisor that has asked.
+    pub yours: bool,
     /// Bytes allocated in its local store.
     pub store_bytes: u64,
     /// What it is doing.
@@ -476,6 +476,8 @@ pub enum ProcessState {
     Capturing,
     /// Restored, not started yet.
     Restored,
+    /// Not on the card, which was its last one; it may come back, to any.
+    SwappedOut,
     /// Being ended.
     Ending,
 }

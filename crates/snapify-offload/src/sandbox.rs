@@ -3,7 +3,7 @@
 //!
 //! No privilege is needed: the first namespace is a user namespace (user_namespaces(7)) in which the caller keeps his own
 //! ids and has the capabilities for the rest. Process 1 of the sandbox is the daemon; everything in it dies with it
-//! (pid_namespaces(7)), and it dies with its supervisor.
+//! (pid_namespaces(7)), and it dies with whoever started it if that is wanted.
 
 use rustix::io::Errno;
 use rustix::mount::{
@@ -32,6 +32,8 @@ pub struct SandboxConfig {
     pub memory: u64,
     /// Where the scratch space is mounted.
     pub scratch: PathBuf,
+    /// Whether it ends when the caller's parent does.
+    pub ends_with_parent: bool,
     /// Directories that must stay visible, read-only, even where the scratch space would hide them.
     pub keep: Vec<PathBuf>,
 }
@@ -76,7 +78,9 @@ pub enum Side {
 /// # Errors
 /// Where the kernel refuses; nothing is left then, but for the namespaces that the caller is in.
 pub fn enter(config: &SandboxConfig) -> Result<Side, SandboxError> {
-    die_with_parent().map_err(failed("ask for the supervisor's death"))?;
+    if config.ends_with_parent {
+        die_with_parent().map_err(failed("ask for the supervisor's death"))?;
+    }
     // Out of the terminal's foreground group: what the user types there (^C) concerns the program, not its cards.
     // A group, not a session: the scheduler shares processors out among sessions (sched(7), autogroup), and threads of
     // the host process that yield while they wait for a card would then yield to each other only.
@@ -296,6 +300,7 @@ mod tests {
             name: "card7".into(),
             memory: 1 << 20,
             scratch: "/tmp".into(),
+            ends_with_parent: true,
             keep: vec![kept.path().to_owned()],
         };
         let library = kept.path().join("library");

@@ -40,6 +40,9 @@ pub enum HostRequest {
     Destroy {
         /// Which.
         id: ProcessId,
+        /// Whether it is saved and may come back: then the card goes on telling of it, until it does, is destroyed, or its
+        /// host process ends.
+        swapped_out: bool,
     },
     /// Close the gate on its side.
     Pause {

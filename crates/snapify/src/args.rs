@@ -53,6 +53,7 @@ pub enum Command {
 #[command(after_help = "Examples:\n  \
     snapify run --cards 1 -- ./md --steps 1000\n  \
     snapify run --cards 2 --card-memory 8G -- ./sgemm\n  \
+    snapify run --cards 2 --share-cards -- ./md --steps 1000\n  \
     snapify run --every 10m --into /scratch/md -- ./md --steps 1000\n\n\
     The program needs no change: one compiled with clang -fopenmp \
     -fopenmp-targets=x86_64-pc-linux-gnu finds the cards as its OpenMP devices.")]
@@ -60,9 +61,12 @@ pub struct Run {
     /// How many cards to start
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=16))]
     pub cards: u32,
-    /// Memory of each card, in bytes or with K, M, G or T (powers of 1024)
-    #[arg(long, default_value = "4G", value_name = "SIZE", value_parser = parse_size)]
-    pub card_memory: u64,
+    /// Memory of each card, in bytes or with K, M, G or T (powers of 1024); 4G if not given, or what shared cards have
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub card_memory: Option<u64>,
+    /// Use the cards that your programs on this machine share: the first one starts them, they end with the last
+    #[arg(long)]
+    pub share_cards: bool,
     #[command(flatten)]
     pub regular: crate::schedule::Regular,
     /// The program and its arguments
@@ -256,6 +260,9 @@ pub struct Restart {
     /// How many cards to start; as many as there were if not given
     #[arg(long = "cards", value_name = "N", value_parser = clap::value_parser!(u32).range(0..=16))]
     pub card_count: Option<u32>,
+    /// Use the cards that your programs on this machine share, as with `run`
+    #[arg(long)]
+    pub share_cards: bool,
     /// Look for files, directories and sockets that were below directory OLD below NEW (may be given several times)
     #[arg(long = "root", value_name = "OLD=NEW", value_parser = parse_root)]
     pub roots: Vec<(PathBuf, PathBuf)>,
@@ -412,6 +419,9 @@ pub struct CardDaemon {
     /// The descriptor of the connection to the supervisor
     #[arg(long)]
     pub service_fd: i32,
+    /// Where supervisors connect that share the card
+    #[arg(long)]
+    pub listen: Option<PathBuf>,
 }
 
 /// Parses a size such as `4G`, `512M` or `65536` into bytes.

@@ -50,6 +50,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             let options = RunOptions {
                 cards: run.cards,
                 card_memory: run.card_memory,
+                share_cards: run.share_cards,
                 program: run.program,
                 schedule: run.regular.schedule(),
             };
@@ -100,6 +101,7 @@ fn execute(command: Command) -> Result<ExitCode> {
                 cards: restart.cards,
                 card_memory: restart.card_memory,
                 card_count: restart.card_count,
+                share_cards: restart.share_cards,
                 roots: restart.roots,
                 files: match restart.files {
                     args::Files::Keep => Files::Keep,
@@ -161,6 +163,7 @@ fn execute(command: Command) -> Result<ExitCode> {
                 index: card.index,
                 memory: card.memory,
                 service_fd: card.service_fd,
+                listen: card.listen,
             };
             snapify_job::card_daemon(options)?;
             Ok(ExitCode::SUCCESS)

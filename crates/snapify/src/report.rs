@@ -82,7 +82,11 @@ pub fn applications(applications: &[ApplicationStatus], as_json: bool) -> Result
         "PID", "STATE", "CARDS", "IN BUFFERS"
     );
     for application in applications {
-        let used = application.cards.iter().map(|card| card.used).sum();
+        let mine = application.processes.iter();
+        let used = mine
+            .filter(|process| process.state != "swapped-out")
+            .map(|process| process.store_bytes)
+            .sum();
         println!(
             "{:>8}  {:<10}  {:>5}  {:>10}  {}",
             application.pid,
@@ -91,18 +95,19 @@ pub fn applications(applications: &[ApplicationStatus], as_json: bool) -> Result
             bytes(used),
             application.program.join(" "),
         );
-        let is_away = |process: &OffloadProcessStatus| process.swapped_to.is_some();
+        let is_away = |process: &OffloadProcessStatus| process.state == "swapped-out";
         for card in &application.cards {
             if card.state != "up" {
                 println!("          card {}: {}", card.index, card.state);
                 continue;
             }
             println!(
-                "          card {}: {} of {} in buffers, {} free",
+                "          card {}: {} of {} in buffers, {} free{}",
                 card.index,
                 bytes(card.used),
                 bytes(card.memory),
-                bytes(card.free)
+                bytes(card.free),
+                if card.shared { ", shared" } else { "" },
             );
             for process in application
                 .processes
@@ -123,15 +128,14 @@ pub fn applications(applications: &[ApplicationStatus], as_json: bool) -> Result
             .iter()
             .filter(|process| is_away(process))
         {
+            let place = match &process.swapped_to {
+                Some(dir) => format!("to {}", dir.display()),
+                None => "by the program itself".into(),
+            };
             println!(
-                "          offload process {}, swapped out from card {} to {}, {} in buffers",
+                "          offload process {}, swapped out from card {} {place}, {} in buffers",
                 process.id,
                 process.card,
-                process
-                    .swapped_to
-                    .as_deref()
-                    .unwrap_or("".as_ref())
-                    .display(),
                 bytes(process.store_bytes)
             );
         }

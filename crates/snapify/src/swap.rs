@@ -4,7 +4,7 @@ use crate::report::print_json;
 use crate::units::{bytes, seconds};
 use anyhow::{Context, Result};
 use serde_json::json;
-use snapify_job::{ApplicationStatus, SwapReport};
+use snapify_job::{ApplicationStatus, CardStatus, SwapReport};
 use snapify_report::Timeline;
 use std::path::Path;
 use std::process::ExitCode;
@@ -56,33 +56,61 @@ fn keep(dir: &Path, timeline: &Timeline) -> Result<()> {
     Ok(())
 }
 
+/// A card, with the applications that may use it.
+struct Card<'a> {
+    status: &'a CardStatus,
+    applications: Vec<&'a ApplicationStatus>,
+}
+
+impl Card<'_> {
+    /// The offload processes on it: ids, and whose they are.
+    fn processes(&self) -> impl Iterator<Item = (&str, i32)> {
+        self.applications.iter().flat_map(|application| {
+            let on = application.processes.iter().filter(|process| {
+                process.card == self.status.index && process.state != "swapped-out"
+            });
+            on.map(|process| (process.id.as_str(), application.pid))
+        })
+    }
+}
+
+/// Each card once: those that applications share have one daemon.
+fn distinct(applications: &[ApplicationStatus]) -> Vec<Card<'_>> {
+    let mut cards: Vec<Card<'_>> = Vec::new();
+    for application in applications {
+        for status in &application.cards {
+            let known = |card: &&mut Card<'_>| status.shared && card.status.pid == status.pid;
+            match cards.iter_mut().find(known) {
+                Some(card) => card.applications.push(application),
+                None => cards.push(Card {
+                    status,
+                    applications: vec![application],
+                }),
+            }
+        }
+    }
+    cards
+}
+
 /// The cards of running applications.
 pub fn cards(applications: &[ApplicationStatus], as_json: bool) -> Result<ExitCode> {
-    let on = |application: &ApplicationStatus, card: u32| -> Vec<String> {
-        let processes = application.processes.iter();
-        processes
-            .filter(|process| process.card == card && process.swapped_to.is_none())
-            .map(|process| process.id.clone())
-            .collect()
-    };
-    let all = applications.iter().flat_map(|application| {
-        application
-            .cards
-            .iter()
-            .map(move |card| (application, card))
-    });
+    let all = distinct(applications);
     if as_json {
         let cards: Vec<_> = all
-            .map(|(application, card)| {
+            .iter()
+            .map(|card| {
+                let status = card.status;
+                let pids = card.applications.iter().map(|application| application.pid);
                 json!({
-                    "application": application.pid,
-                    "card": card.index,
-                    "pid": card.pid,
-                    "state": card.state,
-                    "memory": card.memory,
-                    "used": card.used,
-                    "free": card.free,
-                    "processes": on(application, card.index),
+                    "applications": pids.collect::<Vec<_>>(),
+                    "card": status.index,
+                    "pid": status.pid,
+                    "state": status.state,
+                    "memory": status.memory,
+                    "used": status.used,
+                    "free": status.free,
+                    "shared": status.shared,
+                    "processes": card.processes().map(|(id, _)| id).collect::<Vec<_>>(),
                 })
             })
             .collect();
@@ -93,16 +121,27 @@ pub fn cards(applications: &[ApplicationStatus], as_json: bool) -> Result<ExitCo
         "{:>11}  {:>4}  {:<5}  {:>10}  {:>10}  {:>10}  OFFLOAD PROCESSES",
         "APPLICATION", "CARD", "STATE", "MEMORY", "IN BUFFERS", "FREE"
     );
-    for (application, card) in all {
+    for card in all {
+        let status = card.status;
+        let owner = match card.applications[..] {
+            [one] if !status.shared => one.pid.to_string(),
+            _ => "shared".into(),
+        };
+        let processes = card.processes().map(|(id, pid)| {
+            if status.shared {
+                format!("{id} of {pid}")
+            } else {
+                id.to_owned()
+            }
+        });
         println!(
-            "{:>11}  {:>4}  {:<5}  {:>10}  {:>10}  {:>10}  {}",
-            application.pid,
-            card.index,
-            card.state,
-            bytes(card.memory),
-            bytes(card.used),
-            bytes(card.free),
-            on(application, card.index).join(", "),
+            "{owner:>11}  {:>4}  {:<5}  {:>10}  {:>10}  {:>10}  {}",
+            status.index,
+            status.state,
+            bytes(status.memory),
+            bytes(status.used),
+            bytes(status.free),
+            processes.collect::<Vec<_>>().join(", "),
         );
     }
     Ok(ExitCode::SUCCESS)

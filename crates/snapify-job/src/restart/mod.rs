@@ -25,6 +25,7 @@ use snapify_offload::control::{
 };
 use snapify_proc::{Orphans, RestorePlan, Restored};
 use snapify_report::{Actor, Moment, Operation, Recorder};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -51,6 +52,8 @@ pub struct RestartOptions {
     pub card_memory: Option<u64>,
     /// How many cards to start; as many as there were if none is given.
     pub card_count: Option<u32>,
+    /// Whether they are those that this user's programs share.
+    pub share_cards: bool,
     /// Where files lie that were below another directory.
     pub roots: Vec<(PathBuf, PathBuf)>,
     /// What becomes of what files have got since the snapshot was taken.
@@ -108,7 +111,7 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
     plan.stand_in_for_old_socket(&house)?;
     observer.event(Event::Phase(Phase::StartingCards));
     let cards = recorder.time(Actor::Coordinator, "start cards", || {
-        start_cards(&layout, &signals, &plan.memories)
+        start_cards(&layout, &signals, &plan.wanted)
     })?;
     observer.event(Event::Phase(Phase::Restoring));
     let outputs = outputs::open(&plan.job.stdio)?;
@@ -139,7 +142,7 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
     })?;
     program.start().map_err(host_failed)?;
     if let Some(agent) = &agent {
-        release(agent, &plan, &restored)?;
+        release(agent, &plan, &cards, &restored)?;
     }
     recorder.since(Actor::Coordinator, "release", releasing);
     timing::keep(&recorder.finish(), &plan.dir);
@@ -187,31 +190,39 @@ fn restore_offload_processes(
             outputs.stdout(),
             outputs.stderr(),
         ];
-        card.send(&SupervisorToCard::Restore { id: process.id }, &fds)?;
+        let order = SupervisorToCard::Restore {
+            id: process.id,
+            bytes: process.store_bytes,
+        };
+        card.send(&order, &fds)?;
     }
-    let mut restored = Vec::new();
+    // A card answers first for what is done first.
+    let mut answers: BTreeMap<ProcessId, RestoredProcess> = BTreeMap::new();
     for wanted in &plan.job.processes {
         let card = &cards[plan.card_of[wanted.card as usize] as usize];
-        let (mut process, store) = await_restored(card, wanted.id)?;
-        // The program goes on calling the card by the number that it knows.
-        process.card = wanted.card;
-        restored.push(RestoredProcess { process, store });
+        let restored = await_restored(card)?;
+        answers.insert(restored.process.id, restored);
     }
-    Ok(restored)
+    let in_order = plan.job.processes.iter().map(|wanted| {
+        let mut restored = answers.remove(&wanted.id).ok_or_else(|| {
+            let card = &cards[plan.card_of[wanted.card as usize] as usize];
+            card.failed(format!("it has not restored offload process {}", wanted.id))
+        })?;
+        // The program goes on calling the card by the number that it knows.
+        restored.process.card = wanted.card;
+        Ok(restored)
+    });
+    in_order.collect()
 }
 
-fn await_restored(card: &Card, id: ProcessId) -> Result<(PausedProcess, OwnedFd), JobError> {
-    loop {
-        match card.receive()? {
-            (CardToSupervisor::RestoreProgress { .. }, _) => {}
-            (CardToSupervisor::Restored { process }, mut fds)
-                if process.id == id && fds.len() == 1 =>
-            {
-                return Ok((process, fds.swap_remove(0)));
-            }
-            (CardToSupervisor::Failed { message }, _) => return Err(card.failed(message)),
-            (other, _) => return Err(card.failed(format!("it answered {other:?}"))),
+fn await_restored(card: &Card) -> Result<RestoredProcess, JobError> {
+    match card.receive()? {
+        (CardToSupervisor::Restored { process }, mut fds) if fds.len() == 1 => {
+            let store = fds.swap_remove(0);
+            Ok(RestoredProcess { process, store })
         }
+        (CardToSupervisor::Failed { message }, _) => Err(card.failed(message)),
+        (other, _) => Err(card.failed(format!("it answered {other:?}"))),
     }
 }
 
@@ -281,16 +292,21 @@ fn restore_host(
 }
 
 /// Tells the host library that it is in a new place, and lets it go on.
-fn release(agent: &Channel, plan: &Plan, restored: &[RestoredProcess]) -> Result<(), JobError> {
+fn release(
+    agent: &Channel,
+    plan: &Plan,
+    cards: &[Card],
+    restored: &[RestoredProcess],
+) -> Result<(), JobError> {
     let lost = |source| JobError::Connection {
         peer: "the host process".into(),
         source,
     };
-    let cards = (0..)
+    let infos = (0..)
         .zip(&plan.card_of)
         .map(|(index, card)| CardInfo {
             index,
-            memory: plan.memories[*card as usize],
+            memory: cards[*card as usize].info.memory,
         })
         .collect();
     let processes = restored
@@ -298,7 +314,13 @@ fn release(agent: &Channel, plan: &Plan, restored: &[RestoredProcess]) -> Result
         .map(|restored| restored.process.clone())
         .collect();
     agent
-        .send(&SupervisorToHost::Restored { cards, processes }, &[])
+        .send(
+            &SupervisorToHost::Restored {
+                cards: infos,
+                processes,
+            },
+            &[],
+        )
         .map_err(lost)?;
     agent.send(&SupervisorToHost::Resume, &[]).map_err(lost)
 }

@@ -2,6 +2,7 @@
 
 use super::RestartOptions;
 use crate::error::JobError;
+use crate::shared_cards::Wanted;
 use crate::snapshot::{HOST, JOB_FILE, Job, PAGES_FILE, PROCESS_FILE, STORE_FILE, offload_member};
 use crate::supervisor::House;
 use snapify_offload::control::ProcessId;
@@ -17,8 +18,8 @@ pub(super) struct Plan {
     pub snapshot: Snapshot,
     pub job: Job,
     pub image: TreeImage,
-    /// Memory of each card to start.
-    pub memories: Vec<u64>,
+    /// The cards that it needs.
+    pub wanted: Wanted,
     /// Which of these serves each card number that the program knows.
     pub card_of: Vec<u32>,
 }
@@ -44,6 +45,14 @@ impl Plan {
             member.pages(STORE_FILE)?;
         }
         let (memories, card_of) = assign_cards(options, &job)?;
+        let wanted = if options.share_cards {
+            Wanted::Shared {
+                otherwise: memories,
+                memory: options.card_memory,
+            }
+        } else {
+            Wanted::Own(memories)
+        };
         if !options.roots.is_empty() {
             image = image
                 .relocated(&options.roots)
@@ -67,7 +76,7 @@ impl Plan {
             snapshot,
             job,
             image,
-            memories,
+            wanted,
             card_of,
         })
     }
@@ -166,7 +175,8 @@ fn assign_cards(options: &RestartOptions, job: &Job) -> Result<(Vec<u64>, Vec<u3
             .filter(on_it)
             .map(|process| process.store_bytes)
             .sum();
-        if needed > *memory {
+        // How much room there is on shared ones shows when they are there.
+        if needed > *memory && !options.share_cards {
             return Err(JobError::Refused(format!(
                 "card {new} is too small: its offload processes need {needed} bytes of memory for their buffers, and \
                  it has {memory}; give it more with --card-memory"

@@ -16,6 +16,7 @@ use crate::error::JobError;
 use crate::layout::Layout;
 use crate::runtime_dir::{ApplicationDir, RuntimeDir};
 use crate::schedule::{Prepared, Schedule, WatcherProcess};
+use crate::shared_cards::{DEFAULT_CARD_MEMORY, SharedCards, Wanted};
 use crate::signals::Signals;
 use agents::Agent;
 use requests::QueuedRequest;
@@ -33,8 +34,10 @@ use std::time::Duration;
 pub struct RunOptions {
     /// How many cards.
     pub cards: u32,
-    /// Memory of each card in bytes.
-    pub card_memory: u64,
+    /// Memory of each card in bytes; [`DEFAULT_CARD_MEMORY`], or what shared ones have, if none is given.
+    pub card_memory: Option<u64>,
+    /// Whether they are those that this user's programs share.
+    pub share_cards: bool,
     /// The program and its arguments.
     pub program: Vec<OsString>,
     /// When snapshots are taken of it, if they are.
@@ -50,11 +53,17 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, JobError> {
     let signals = Signals::new()?;
     let prepared = options.schedule.as_ref().map(Prepared::new).transpose()?;
     let house = House::open()?;
-    let cards = start_cards(
-        &layout,
-        &signals,
-        &vec![options.card_memory; options.cards as usize],
-    )?;
+    let memory = options.card_memory.unwrap_or(DEFAULT_CARD_MEMORY);
+    let memories = vec![memory; options.cards as usize];
+    let wanted = if options.share_cards {
+        Wanted::Shared {
+            otherwise: memories,
+            memory: options.card_memory,
+        }
+    } else {
+        Wanted::Own(memories)
+    };
+    let cards = start_cards(&layout, &signals, &wanted)?;
     let words: Vec<_> = options
         .program
         .iter()
@@ -86,25 +95,41 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, JobError> {
     supervisor.supervise()
 }
 
-/// Starts cards of these memory sizes, and waits until all are up.
+/// Starts the cards that are wanted, or connects with those that are there, and waits until all are up.
 pub(crate) fn start_cards(
     layout: &Layout,
     signals: &Signals,
-    memories: &[u64],
+    wanted: &Wanted,
 ) -> Result<Vec<Card>, JobError> {
-    if !memories.is_empty() {
+    if wanted.count() > 0 {
         layout.require_cards()?;
     }
-    let mut cards: Vec<Card> = (0..)
-        .zip(memories)
-        .map(|(index, memory)| Card::start(layout, signals, index, *memory))
-        .collect::<Result<_, _>>()?;
-    for card in &mut cards {
-        for warning in card.await_ready()? {
+    let up: Vec<(Card, Vec<String>)> = match wanted {
+        Wanted::Own(memories) => {
+            let started: Vec<Card> = (0..)
+                .zip(memories)
+                .map(|(index, memory)| Card::start(layout, signals, index, *memory, None))
+                .collect::<Result<_, _>>()?;
+            let await_ready = |mut card: Card| Ok((card.await_ready()?, card));
+            let up = started.into_iter().map(await_ready);
+            up.map(|up| up.map(|(warnings, card)| (card, warnings)))
+                .collect::<Result<_, JobError>>()?
+        }
+        Wanted::Shared { otherwise, memory } => {
+            let shared = SharedCards::open()?;
+            (0..)
+                .zip(otherwise)
+                .map(|(index, otherwise)| shared.join(layout, signals, index, *memory, *otherwise))
+                .collect::<Result<_, _>>()?
+        }
+    };
+    let say = |(card, warnings): (Card, Vec<String>)| {
+        for warning in warnings {
             eprintln!("snapify: warning: {}: {warning}", card.name());
         }
-    }
-    Ok(cards)
+        card
+    };
+    Ok(up.into_iter().map(say).collect())
 }
 
 /// Where others find the application.
@@ -342,8 +367,7 @@ impl Supervisor {
         let card = &mut self.cards[index];
         if let Err(ChannelError::Closed) = card.receive_now() {
             eprintln!("snapify: card {} has died", card.info.index);
-            let _ = card.child.kill();
-            let _ = card.child.wait();
+            card.bury();
             self.lost_cards.push(card.info.index);
         }
     }

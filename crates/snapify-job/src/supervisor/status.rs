@@ -3,7 +3,10 @@
 use super::Supervisor;
 use crate::protocol::{ApplicationStatus, CardStatus, OffloadProcessStatus};
 use crate::swap::Registry;
-use snapify_offload::control::{CardToSupervisor, SupervisorToCard};
+use snapify_offload::control::{CardToSupervisor, ProcessState, SupervisorToCard};
+
+/// The state of a process that is on no card.
+const SWAPPED_OUT: &str = "swapped-out";
 
 impl Supervisor {
     /// What runs, and where. `state` is what the application as a whole is doing.
@@ -17,6 +20,7 @@ impl Supervisor {
                 memory: card.info.memory,
                 used: 0,
                 free: 0,
+                shared: card.shared,
                 state: "dead".into(),
             };
             if !self.is_lost(index)
@@ -31,12 +35,22 @@ impl Supervisor {
                 status.state = "up".into();
                 status.free = free;
                 for process in found {
-                    status.used += process.store_bytes;
+                    let away = process.state == ProcessState::SwappedOut;
+                    if !away {
+                        status.used += process.store_bytes;
+                    }
+                    if !process.yours {
+                        continue;
+                    }
                     let state = serde_json::to_value(process.state).ok();
                     processes.push(OffloadProcessStatus {
                         id: process.id.to_string(),
                         card: card.info.index,
-                        pid: crate::processes::descendant(card.pid(), process.pid).unwrap_or(0),
+                        pid: if away {
+                            0
+                        } else {
+                            crate::processes::descendant(card.pid(), process.pid).unwrap_or(0)
+                        },
                         store_bytes: process.store_bytes,
                         state: state
                             .and_then(|state| Some(state.as_str()?.to_owned()))
@@ -47,19 +61,28 @@ impl Supervisor {
             }
             cards.push(status);
         }
+        // One that is on a card is there, whatever its last card remembers.
+        let on_cards: Vec<String> = processes
+            .iter()
+            .filter(|process| process.state != SWAPPED_OUT)
+            .map(|process| process.id.clone())
+            .collect();
+        processes.retain(|process| process.state != SWAPPED_OUT || !on_cards.contains(&process.id));
         for swapped in Registry::of(self.house.folder.path()).all() {
             let id = swapped.id.to_string();
-            // One that is just coming back is where it comes to.
-            if processes.iter().all(|process| process.id != id) {
-                processes.push(OffloadProcessStatus {
-                    id,
-                    card: swapped.card,
-                    pid: 0,
-                    store_bytes: swapped.store_bytes,
-                    state: "swapped-out".into(),
-                    swapped_to: Some(swapped.dir),
-                });
+            if on_cards.contains(&id) {
+                continue;
             }
+            // Where its image is only the notes tell.
+            processes.retain(|process| process.id != id);
+            processes.push(OffloadProcessStatus {
+                id,
+                card: swapped.card,
+                pid: 0,
+                store_bytes: swapped.store_bytes,
+                state: SWAPPED_OUT.into(),
+                swapped_to: Some(swapped.dir),
+            });
         }
         ApplicationStatus {
             pid: self.program.pid(),

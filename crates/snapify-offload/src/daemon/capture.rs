@@ -5,6 +5,7 @@ use super::Daemon;
 use super::fork::{Worker, spawn};
 use super::process::{unknown, words};
 use super::sparse::data_ranges;
+use super::supervisors::ProcessKey;
 use crate::control::{CaptureDecision, CaptureEvent, ProcessId, ProcessState, Step};
 use crate::engine::{
     AfterCapture, CaptureFiles, CaptureOrder, Engine, EngineError, External, PageFileSummary,
@@ -61,7 +62,7 @@ impl Daemon {
     /// store.
     pub(super) fn capture(
         &mut self,
-        id: ProcessId,
+        id: ProcessKey,
         hold: bool,
         store: bool,
         mut fds: Vec<OwnedFd>,
@@ -80,7 +81,7 @@ impl Daemon {
             .map_err(|_| "a capture needs a channel and its files")?;
         let completion = Channel::from_fd(completion);
         let order = Order {
-            id,
+            id: id.id,
             pid: process.child.pid(),
             externals: &process.externals,
             store: &process.store,
@@ -96,7 +97,7 @@ impl Daemon {
     }
 
     /// A capture is over.
-    pub(super) fn finish_capture(&mut self, id: ProcessId) {
+    pub(super) fn finish_capture(&mut self, id: ProcessKey) {
         let Some(process) = self.processes.get_mut(&id) else {
             return;
         };
@@ -113,7 +114,8 @@ impl Daemon {
             Some(status::SAVED_AND_ENDED) => process.state = ProcessState::Ending,
             _ => {
                 let message = "its saver died".to_owned();
-                let _ = completion.send_now(&CaptureEvent::Failed { id, message }, &[]);
+                let failed = CaptureEvent::Failed { id: id.id, message };
+                let _ = completion.send_now(&failed, &[]);
             }
         }
         if let Some(ended) = process.ended {

@@ -2,7 +2,6 @@
 
 use super::fork::{Worker, spawn};
 use super::sparse::data_ranges;
-use crate::engine::Progress;
 use crate::steps::now;
 use snapify_fabric::SharedFile;
 use snapify_store::{PageFile, PageSink, SpaceId};
@@ -11,7 +10,6 @@ use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The name that errors about the local store's page file give it.
 const STORE_FILE: &str = "store.snap";
@@ -45,18 +43,13 @@ impl Filling {
     ///
     /// # Errors
     /// If the kernel refuses another process, in words.
-    pub fn begin(
-        store: &SharedFile,
-        origin: Origin,
-        memory: u64,
-        progress: &dyn Progress,
-    ) -> Result<Self, String> {
+    pub fn begin(store: &SharedFile, origin: Origin, memory: u64) -> Result<Self, String> {
         let began = now();
         let (complaint, complain) =
             io::pipe().map_err(|error| format!("cannot make a pipe: {error}"))?;
         let work = || {
             let done = match origin {
-                Origin::Pages(saved) => fill_from_pages(store, saved, progress, memory),
+                Origin::Pages(saved) => fill_from_pages(store, saved, memory),
                 Origin::Store(other) => fill_from_store(store, other, memory),
             };
             match done {
@@ -107,12 +100,7 @@ impl AsFd for Filling {
     }
 }
 
-fn fill_from_pages(
-    store: &SharedFile,
-    saved: File,
-    progress: &dyn Progress,
-    memory: u64,
-) -> Result<(), String> {
+fn fill_from_pages(store: &SharedFile, saved: File, memory: u64) -> Result<(), String> {
     let pages = PageFile::open(saved, STORE_FILE.into()).map_err(|error| error.to_string())?;
     let stored = pages.pages().saturating_mul(snapify_store::PAGE_SIZE);
     check_room(stored, memory)?;
@@ -121,7 +109,7 @@ fn fill_from_pages(
         bytes: store.bytes(),
     };
     pages
-        .fill(&sink, progress)
+        .fill(&sink, &())
         .map_err(|error| match error_number(&error) {
             Some(libc::ENOSPC) => too_small(stored, memory),
             _ => error.to_string(),
@@ -230,41 +218,6 @@ impl PageSink for StoreSink {
             ));
         }
         self.file.write_all_at(data, start)
-    }
-}
-
-/// Counts bytes that are in place, and tells them in steps.
-pub struct Steps<F: Fn(u64) + Sync> {
-    untold: AtomicU64,
-    tell: F,
-}
-
-/// Progress is told in steps of at least so many bytes.
-const PROGRESS_STEP: u64 = 16 << 20;
-
-impl<F: Fn(u64) + Sync> Steps<F> {
-    /// Begins to count; `tell` is told.
-    pub fn new(tell: F) -> Self {
-        Self {
-            untold: AtomicU64::new(0),
-            tell,
-        }
-    }
-
-    /// Tells what was not told yet.
-    pub fn flush(&self) {
-        let bytes = self.untold.swap(0, Ordering::Relaxed);
-        if bytes > 0 {
-            (self.tell)(bytes);
-        }
-    }
-}
-
-impl<F: Fn(u64) + Sync> Progress for Steps<F> {
-    fn advance(&self, bytes: u64) {
-        if self.untold.fetch_add(bytes, Ordering::Relaxed) + bytes >= PROGRESS_STEP {
-            self.flush();
-        }
     }
 }
 

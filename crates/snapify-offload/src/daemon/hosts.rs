@@ -1,8 +1,9 @@
 //! Connections of host processes.
 
 use super::Daemon;
-use super::process::{Launch, unknown};
-use crate::control::{HostId, ProcessId, ProcessState};
+use super::process::{Launch, Pending, unknown};
+use super::supervisors::{HostKey, ProcessKey};
+use crate::control::ProcessState;
 use crate::wire::{CardReply, CardToHost, CardToSink, HostRequest, HostToCard};
 use snapify_fabric::{Channel, ChannelError};
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,7 +18,7 @@ pub struct HostConnection {
 impl Daemon {
     /// Sends a host process a message. One that does not read its messages is given up: the daemon must not
     /// wait for it.
-    pub(super) fn tell(&mut self, host: HostId, message: &CardToHost, fds: &[OwnedFd]) {
+    pub(super) fn tell(&mut self, host: HostKey, message: &CardToHost, fds: &[OwnedFd]) {
         let Some(connection) = self.hosts.get(&host) else {
             return;
         };
@@ -28,7 +29,7 @@ impl Daemon {
     }
 
     /// Takes a request of a host process.
-    pub(super) fn serve_host(&mut self, host: HostId) {
+    pub(super) fn serve_host(&mut self, host: HostKey) {
         let Some(connection) = self.hosts.get(&host) else {
             return;
         };
@@ -36,7 +37,7 @@ impl Daemon {
             Ok(message) => message,
             Err(error) => {
                 if !matches!(error, ChannelError::Closed) {
-                    tracing::warn!("host process {}: {error}", host.0);
+                    tracing::warn!("host process {}: {error}", host.host.0);
                 }
                 self.drop_host(host);
                 return;
@@ -51,21 +52,25 @@ impl Daemon {
     /// Does what a host process asks. Nothing, if the answer comes later.
     fn act(
         &mut self,
-        host: HostId,
+        host: HostKey,
         request: u64,
         body: HostRequest,
         fds: Vec<OwnedFd>,
     ) -> Result<Option<CardReply>, String> {
         match body {
             HostRequest::Launch { id, env, program } => {
+                let id = host.process(id);
                 self.launch(host, request, id, Launch { env, program, fds })?;
             }
             HostRequest::Shutdown { id } => {
+                let id = host.process(id);
                 self.owned(host, id)?;
                 self.tell_sink(id, CardToSink::Shutdown)?;
                 return Ok(Some(CardReply::ShuttingDown));
             }
-            HostRequest::Destroy { id } => {
+            HostRequest::Destroy { id, swapped_out } => {
+                let id = host.process(id);
+                self.absent.remove(&id);
                 if !self.processes.contains_key(&id) {
                     // It has ended already, and its host was told.
                     return Ok(Some(CardReply::Destroyed));
@@ -73,20 +78,26 @@ impl Daemon {
                 self.owned(host, id)?;
                 self.answer(id, Err("the process is being destroyed".into()), &[]);
                 if let Some(process) = self.processes.get_mut(&id) {
-                    process.pending = Some(request);
+                    if swapped_out {
+                        self.absent.insert(id, (host, process.store_bytes()));
+                    }
+                    process.pending = Some(Pending::Host(request));
                 }
                 self.end(id);
             }
             HostRequest::Pause { id } => {
+                let id = host.process(id);
                 self.owned(host, id)?;
                 self.ask(id, request, CardToSink::Pause)?;
             }
             HostRequest::Resume { id } => {
+                let id = host.process(id);
                 self.owned(host, id)?;
                 self.start_restored(id)?;
                 self.ask(id, request, CardToSink::Resume)?;
             }
             HostRequest::Capture { id, hold, store } => {
+                let id = host.process(id);
                 self.owned(host, id)?;
                 self.capture(id, hold, store, fds)?;
                 return Ok(Some(CardReply::CaptureStarted));
@@ -98,14 +109,14 @@ impl Daemon {
                 }));
             }
             HostRequest::Restore { id, bytes, store } => {
-                self.restore_for(host, request, id, bytes, store, fds)?;
+                self.restore_for(host, request, host.process(id), bytes, store, fds)?;
             }
         }
         Ok(None)
     }
 
     /// Makes sure that a process is this host process's, and not ending.
-    fn owned(&self, host: HostId, id: ProcessId) -> Result<(), String> {
+    fn owned(&self, host: HostKey, id: ProcessKey) -> Result<(), String> {
         match self.processes.get(&id) {
             Some(process)
                 if process.host == Some(host) && process.state != ProcessState::Ending =>
@@ -117,8 +128,9 @@ impl Daemon {
     }
 
     /// A host process is gone: so are its offload processes.
-    pub(super) fn drop_host(&mut self, host: HostId) {
+    pub(super) fn drop_host(&mut self, host: HostKey) {
         self.hosts.remove(&host);
+        self.absent.retain(|_, (owner, _)| *owner != host);
         let theirs: Vec<_> = self
             .processes
             .iter()

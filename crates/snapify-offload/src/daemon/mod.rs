@@ -12,17 +12,19 @@ mod reactor;
 mod restore;
 mod service;
 mod sparse;
+mod supervisors;
 
-use crate::control::{CardInfo, CardToSupervisor, HostId, ProcessId, VERSION};
+use crate::control::CardToSupervisor;
 use crate::engine::Engine;
 use crate::layout::{BUFFERS, STORE_BYTES};
 use crate::sandbox::{SandboxConfig, SandboxError, Side, enter};
 use hosts::HostConnection;
 use process::OffloadProcess;
-use snapify_fabric::Channel;
+use snapify_fabric::{Channel, Listener};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use supervisors::{HostKey, ProcessKey, SupervisorConnection, SupervisorId};
 
 /// A card and its daemon.
 #[derive(Debug)]
@@ -34,6 +36,8 @@ pub struct CardConfig {
     pub memory: u64,
     /// The connection to the supervisor ([`SupervisorToCard`](crate::control::SupervisorToCard)).
     pub service: OwnedFd,
+    /// Where other supervisors connect that share the card; nothing for a card that belongs to one.
+    pub listener: Option<Listener>,
     /// The program `snapify-offload-process`.
     pub offload_process: PathBuf,
     /// Directory with the libraries that device images link against inside an offload process; comes first in
@@ -79,16 +83,20 @@ pub enum DaemonError {
 const LEAST_MEMORY: u64 = 16 << 20;
 
 /// Runs a card: enters a fresh sandbox (namespaces, scratch space) and serves until the supervisor closes
-/// the connection or asks for the end. The calling process must be single-threaded; it waits outside while
-/// the daemon is process 1 inside, and both die with the supervisor.
+/// the connection or asks for the end; if the card is shared, until the last one has. The calling process must be
+/// single-threaded; it waits outside while the daemon is process 1 inside. Unless the card is shared, both die with the
+/// supervisor.
 ///
 /// # Errors
 /// If the sandbox cannot be made (the supervisor is told, too), or the service socket fails.
 pub fn run(config: CardConfig, engine: Box<dyn Engine>) -> Result<(), DaemonError> {
+    let outer = std::process::id().cast_signed();
     let entered = check_memory(config.memory).and_then(|()| {
         let keep = [config.offload_process.parent(), config.libraries.as_deref()];
         let sandbox = SandboxConfig {
             name: format!("card{}", config.index),
+            // A shared one ends when the last of its supervisors has gone, whoever was the first.
+            ends_with_parent: config.listener.is_none(),
             memory: config.memory,
             scratch: config.scratch.clone(),
             keep: keep
@@ -101,7 +109,7 @@ pub fn run(config: CardConfig, engine: Box<dyn Engine>) -> Result<(), DaemonErro
     });
     match entered {
         Ok(Side::Inside(warnings)) => {
-            let status = match serve(config, engine, warnings) {
+            let status = match serve_as(outer, config, engine, warnings) {
                 Ok(()) => 0,
                 Err(error) => {
                     eprintln!("snapify: card daemon: {error}");
@@ -143,28 +151,34 @@ pub fn serve(
     engine: Box<dyn Engine>,
     warnings: Vec<String>,
 ) -> Result<(), DaemonError> {
+    serve_as(std::process::id().cast_signed(), config, engine, warnings)
+}
+
+/// The same, for a daemon that others know by process id `outer_pid`.
+fn serve_as(
+    outer_pid: i32,
+    config: CardConfig,
+    engine: Box<dyn Engine>,
+    warnings: Vec<String>,
+) -> Result<(), DaemonError> {
     check_memory(config.memory)?;
-    let ready = CardToSupervisor::Ready {
-        version: VERSION,
-        card: CardInfo {
-            index: config.index,
-            memory: config.memory,
-        },
-        warnings,
-    };
     let mut daemon = Daemon {
         index: config.index,
         memory: config.memory,
         offload_process: config.offload_process,
         libraries: config.libraries,
         scratch: config.scratch,
-        service: Channel::from_fd(config.service),
+        outer_pid,
+        warnings,
+        listener: config.listener,
+        supervisors: BTreeMap::new(),
+        next_supervisor: 0,
         engine,
         hosts: BTreeMap::new(),
         processes: BTreeMap::new(),
-        stopping: false,
+        absent: BTreeMap::new(),
     };
-    daemon.service.send(&ready, &[])?;
+    daemon.welcome(Channel::from_fd(config.service))?;
     daemon.react()
 }
 
@@ -175,12 +189,18 @@ struct Daemon {
     offload_process: PathBuf,
     libraries: Option<PathBuf>,
     scratch: PathBuf,
-    service: Channel,
+    /// Its process id outside of the sandbox.
+    outer_pid: i32,
+    /// What the sandbox had to do without.
+    warnings: Vec<String>,
+    listener: Option<Listener>,
+    supervisors: BTreeMap<SupervisorId, SupervisorConnection>,
+    next_supervisor: u64,
     engine: Box<dyn Engine>,
-    hosts: BTreeMap<HostId, HostConnection>,
-    processes: BTreeMap<ProcessId, OffloadProcess>,
-    /// The supervisor wants no more.
-    stopping: bool,
+    hosts: BTreeMap<HostKey, HostConnection>,
+    processes: BTreeMap<ProcessKey, OffloadProcess>,
+    /// Those that were taken off this card and may come back: whose they are, and the bytes of their local stores.
+    absent: BTreeMap<ProcessKey, (HostKey, u64)>,
 }
 
 impl Daemon {

@@ -1,7 +1,8 @@
 //! An offload process as the daemon has it: launching, its agent, its end.
 
+use super::supervisors::{HostKey, ProcessKey};
 use super::{Daemon, duplicate};
-use crate::control::{HostId, PausedProcess, ProcessId, ProcessState, VERSION};
+use crate::control::{CardToSupervisor, PausedProcess, ProcessState, VERSION};
 use crate::engine::{Child, EngineError, External, LaunchSpec};
 use crate::layout::{
     BOUNCE, BOUNCE_BYTES, COMMAND_RING, CONTROL_FD, MAX_PIPELINES, PROGRAM_FD, RING_BYTES,
@@ -32,6 +33,15 @@ pub struct Launch {
     pub fds: Vec<OwnedFd>,
 }
 
+/// Who waits for an answer that comes later.
+#[derive(Clone, Copy, Debug)]
+pub enum Pending {
+    /// Its host process, with the request of this number.
+    Host(u64),
+    /// Its supervisor, which has asked for it to be restored.
+    Supervisor,
+}
+
 /// An offload process.
 pub struct OffloadProcess {
     pub child: Box<dyn Child>,
@@ -39,10 +49,10 @@ pub struct OffloadProcess {
     pub control: Option<Channel>,
     pub store: SharedFile,
     /// Connection of its host process; nothing for a restored process that was not adopted yet.
-    pub host: Option<HostId>,
+    pub host: Option<HostKey>,
     pub state: ProcessState,
-    /// The host's request that its agent, or its end, will answer.
-    pub pending: Option<u64>,
+    /// The request that its agent, its end, or the end of its filling will answer.
+    pub pending: Option<Pending>,
     /// What its agent declared its own, when it was last paused.
     pub externals: Vec<External>,
     /// Who saves it now.
@@ -80,9 +90,9 @@ impl Daemon {
     /// Starts an offload process for a host process. The answer follows when the process is ready.
     pub(super) fn launch(
         &mut self,
-        host: HostId,
+        host: HostKey,
         request: u64,
-        id: ProcessId,
+        id: ProcessKey,
         launch: Launch,
     ) -> Result<(), String> {
         if self.processes.contains_key(&id) {
@@ -147,7 +157,7 @@ impl Daemon {
             store,
             host: Some(host),
             state: ProcessState::Starting,
-            pending: Some(request),
+            pending: Some(Pending::Host(request)),
             externals: Vec::new(),
             capture: None,
             filling: None,
@@ -201,7 +211,7 @@ impl Daemon {
     }
 
     /// Sends a process's agent a message that has no answer.
-    pub(super) fn tell_sink(&self, id: ProcessId, message: CardToSink) -> Result<(), String> {
+    pub(super) fn tell_sink(&self, id: ProcessKey, message: CardToSink) -> Result<(), String> {
         let process = self.processes.get(&id).ok_or_else(|| unknown(id))?;
         let control = process.control.as_ref();
         let control = control.ok_or_else(|| format!("offload process {id} is ending"))?;
@@ -213,7 +223,7 @@ impl Daemon {
     /// Sends a process's agent a message; the answer comes later.
     pub(super) fn ask(
         &mut self,
-        id: ProcessId,
+        id: ProcessKey,
         request: u64,
         message: CardToSink,
     ) -> Result<(), String> {
@@ -230,12 +240,12 @@ impl Daemon {
         control
             .send_now(&message, &[])
             .map_err(|error| format!("offload process {id}: {error}"))?;
-        process.pending = Some(request);
+        process.pending = Some(Pending::Host(request));
         Ok(())
     }
 
     /// Takes a message of a process's agent.
-    pub(super) fn hear(&mut self, id: ProcessId) {
+    pub(super) fn hear(&mut self, id: ProcessKey) {
         let Some(process) = self.processes.get_mut(&id) else {
             return;
         };
@@ -288,10 +298,12 @@ impl Daemon {
             }
             SinkToCard::Resumed => {
                 process.state = ProcessState::Running;
+                self.absent.remove(&id);
                 (Ok(CardReply::Resumed), Vec::new())
             }
             SinkToCard::Signal(event) => {
                 if let Some(host) = process.host {
+                    let id = id.id;
                     self.tell(host, &CardToHost::Signal { id, event }, &[]);
                 }
                 return;
@@ -301,9 +313,9 @@ impl Daemon {
     }
 
     /// A process as other parties are told of it.
-    pub(super) fn describe(&self, id: ProcessId) -> Option<PausedProcess> {
+    pub(super) fn describe(&self, id: ProcessKey) -> Option<PausedProcess> {
         self.processes.get(&id).map(|process| PausedProcess {
-            id,
+            id: id.id,
             card: self.index,
             pid: process.child.pid(),
             store_bytes: process.store_bytes(),
@@ -313,23 +325,40 @@ impl Daemon {
         })
     }
 
-    /// Answers the host's request that waits for a process.
+    /// Answers the request that waits for a process.
     pub(super) fn answer(
         &mut self,
-        id: ProcessId,
+        id: ProcessKey,
         result: Result<CardReply, String>,
         fds: &[OwnedFd],
     ) {
         let Some(process) = self.processes.get_mut(&id) else {
             return;
         };
-        if let (Some(request), Some(host)) = (process.pending.take(), process.host) {
-            self.tell(host, &CardToHost::Reply { request, result }, fds);
+        match (process.pending.take(), process.host) {
+            (Some(Pending::Host(request)), Some(host)) => {
+                self.tell(host, &CardToHost::Reply { request, result }, fds);
+            }
+            (Some(Pending::Supervisor), _) => {
+                let told = result.and_then(|reply| {
+                    let process = self.describe(id).ok_or_else(|| unknown(id))?;
+                    match reply {
+                        CardReply::Restored { steps, .. } => Ok(PausedProcess { steps, ..process }),
+                        _ => Ok(process),
+                    }
+                });
+                let answer = match told {
+                    Ok(process) => CardToSupervisor::Restored { process },
+                    Err(message) => CardToSupervisor::Failed { message },
+                };
+                self.tell_supervisor(id.supervisor, &answer, fds);
+            }
+            _ => {}
         }
     }
 
     /// A process may have ended.
-    pub(super) fn check_end(&mut self, id: ProcessId) {
+    pub(super) fn check_end(&mut self, id: ProcessKey) {
         let Some(process) = self.processes.get_mut(&id) else {
             return;
         };
@@ -360,7 +389,7 @@ impl Daemon {
     }
 
     /// Forgets a process that has ended, and tells who must know.
-    pub(super) fn bury(&mut self, id: ProcessId, status: ExitStatus) {
+    pub(super) fn bury(&mut self, id: ProcessKey, status: ExitStatus) {
         let Some(process) = self.processes.get(&id) else {
             return;
         };
@@ -382,7 +411,7 @@ impl Daemon {
             _ => {
                 if let Some(host) = host {
                     let died = CardToHost::Died {
-                        id,
+                        id: id.id,
                         signal: status.signal(),
                         status: status.code(),
                     };
@@ -397,7 +426,7 @@ impl Daemon {
     }
 
     /// Ends a process. The rest follows when it is gone.
-    pub(super) fn end(&mut self, id: ProcessId) {
+    pub(super) fn end(&mut self, id: ProcessKey) {
         if let Some(process) = self.processes.get_mut(&id) {
             if process.state == ProcessState::Restored {
                 self.forget_unstarted(id, Ok(CardReply::Destroyed));
@@ -449,7 +478,7 @@ fn readable(channel: &Channel) -> bool {
     matches!(poll(&mut fds, Some(&now)), Ok(1..))
 }
 
-pub(super) fn unknown(id: ProcessId) -> String {
+pub(super) fn unknown(id: ProcessKey) -> String {
     format!("there is no offload process {id} on this card")
 }
 

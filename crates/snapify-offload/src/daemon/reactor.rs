@@ -1,7 +1,7 @@
 //! The daemon's loop: waits for whatever happens next.
 
+use super::supervisors::{HostKey, ProcessKey, SupervisorId};
 use super::{Daemon, DaemonError};
-use crate::control::{HostId, ProcessId};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,40 +9,33 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// What a descriptor belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Source {
-    Supervisor,
-    Host(HostId),
-    HostEnd(HostId),
-    Agent(ProcessId),
-    ProcessEnd(ProcessId),
-    CaptureEnd(ProcessId),
-    FillEnd(ProcessId),
+    Listener,
+    Supervisor(SupervisorId),
+    Host(HostKey),
+    HostEnd(HostKey),
+    Agent(ProcessKey),
+    ProcessEnd(ProcessKey),
+    CaptureEnd(ProcessKey),
+    FillEnd(ProcessKey),
 }
 
 impl Daemon {
-    /// Serves until the supervisor wants no more, then ends all processes.
+    /// Serves until the last supervisor has gone, and all processes with it.
     pub(super) fn react(&mut self) -> Result<(), DaemonError> {
-        while !self.stopping {
+        while !self.supervisors.is_empty() {
             for source in self.wait()? {
-                self.handle(source)?;
+                self.handle(source);
             }
-        }
-        for id in self.processes.keys().copied().collect::<Vec<_>>() {
-            self.end(id);
-        }
-        while !self.processes.is_empty() {
-            for source in self.wait()? {
-                if matches!(source, Source::ProcessEnd(_) | Source::CaptureEnd(_)) {
-                    self.handle(source)?;
-                }
-            }
+            self.part();
         }
         Ok(())
     }
 
-    fn handle(&mut self, source: Source) -> Result<(), DaemonError> {
+    fn handle(&mut self, source: Source) {
         // An earlier event of the same round may have removed what this one is about: all of these look first.
         match source {
-            Source::Supervisor => self.serve_supervisor()?,
+            Source::Listener => self.accept(),
+            Source::Supervisor(supervisor) => self.serve_supervisor(supervisor),
             Source::Host(host) => self.serve_host(host),
             Source::HostEnd(host) => self.drop_host(host),
             Source::Agent(id) => self.hear(id),
@@ -50,25 +43,27 @@ impl Daemon {
             Source::CaptureEnd(id) => self.finish_capture(id),
             Source::FillEnd(id) => self.finish_filling(id),
         }
-        Ok(())
     }
 
     /// Waits until something happens, and says what.
     fn wait(&self) -> Result<Vec<Source>, DaemonError> {
         let mut watched: Vec<(Source, BorrowedFd<'_>)> = Vec::new();
-        if !self.stopping {
-            watched.push((Source::Supervisor, self.service.as_fd()));
-            for (&host, connection) in &self.hosts {
-                watched.push((Source::Host(host), connection.channel.as_fd()));
-                if let Some(pidfd) = &connection.pidfd {
-                    watched.push((Source::HostEnd(host), pidfd.as_fd()));
-                }
+        if let Some(listener) = &self.listener {
+            watched.push((Source::Listener, listener.as_fd()));
+        }
+        for (&id, supervisor) in &self.supervisors {
+            if !supervisor.leaving {
+                watched.push((Source::Supervisor(id), supervisor.channel.as_fd()));
+            }
+        }
+        for (&host, connection) in &self.hosts {
+            watched.push((Source::Host(host), connection.channel.as_fd()));
+            if let Some(pidfd) = &connection.pidfd {
+                watched.push((Source::HostEnd(host), pidfd.as_fd()));
             }
         }
         for (&id, process) in &self.processes {
-            if let Some(control) = &process.control
-                && !self.stopping
-            {
+            if let Some(control) = &process.control {
                 watched.push((Source::Agent(id), control.as_fd()));
             }
             if process.ended.is_none() {

@@ -3,76 +3,65 @@
 
 use super::Daemon;
 use super::duplicate;
-use super::fill::{Filling, Origin, Steps};
-use super::process::{OffloadProcess, unknown, words};
+use super::fill::{Filling, Origin};
+use super::process::{OffloadProcess, Pending, unknown, words};
+use super::supervisors::{HostKey, ProcessKey};
 use crate::control::{
-    CardToSupervisor, EXTERNAL_CONTROL, EXTERNAL_STDERR, EXTERNAL_STDOUT, EXTERNAL_STORE, HostId,
-    PausedProcess, ProcessId, ProcessState, Step,
+    CardToSupervisor, EXTERNAL_CONTROL, EXTERNAL_STDERR, EXTERNAL_STDOUT, EXTERNAL_STORE,
+    ProcessState, Step,
 };
-use crate::engine::{Progress, RestoreOrder};
+use crate::engine::RestoreOrder;
 use crate::steps::now;
 use crate::wire::{CardReply, CardToHost, StoreForm};
 use snapify_fabric::{Channel, SharedFile};
 use std::os::fd::OwnedFd;
 
 impl Daemon {
-    /// For the supervisor: rebuilds a process, stopped. Descriptors: description, pages, local store's page file,
-    /// standard output and error. Returns its local store, too.
+    /// For its supervisor: rebuilds a process, stopped, whose local store had `bytes` set aside. Descriptors: description,
+    /// pages, local store's page file, standard output and error. The answer follows when its local store is filled.
     pub(super) fn restore(
         &mut self,
-        id: ProcessId,
+        id: ProcessKey,
+        bytes: u64,
         fds: Vec<OwnedFd>,
-    ) -> Result<(PausedProcess, OwnedFd), String> {
-        let service = &self.service;
-        let steps = Steps::new(|bytes| {
-            // A supervisor that does not read misses figures, not results.
-            let _ = service.send_now(&CardToSupervisor::RestoreProgress { id, bytes }, &[]);
-        });
-        let begin = now();
-        let mut process = self.rebuild(id, fds, StoreForm::Pages, &steps)?;
-        let rebuilt = now();
-        let filled = process.filling.take().map_or(Ok(rebuilt), Filling::finish);
-        steps.flush();
-        let filled = match filled {
-            Ok(filled) => filled,
-            Err(why) => {
-                process.child.kill();
-                return Err(why);
-            }
-        };
-        let theirs = duplicate(&process.store)?;
+    ) -> Result<(), String> {
+        self.expect_room(id, bytes)?;
+        let mut process = self.rebuild(id, fds, StoreForm::Pages)?;
+        process.pending = Some(Pending::Supervisor);
         self.processes.insert(id, process);
-        let mut told = self.describe(id).ok_or("the process vanished")?;
-        told.steps = steps_of(begin, rebuilt, filled);
-        Ok((told, theirs))
+        Ok(())
     }
 
     /// For a host process: rebuilds a process of its own, stopped. The answer follows when its local store is filled.
     pub(super) fn restore_for(
         &mut self,
-        host: HostId,
+        host: HostKey,
         request: u64,
-        id: ProcessId,
+        id: ProcessKey,
         bytes: u64,
         form: StoreForm,
         fds: Vec<OwnedFd>,
     ) -> Result<(), String> {
+        self.expect_room(id, bytes)?;
+        let mut process = self.rebuild(id, fds, form)?;
+        process.host = Some(host);
+        process.pending = Some(Pending::Host(request));
+        self.processes.insert(id, process);
+        Ok(())
+    }
+
+    fn expect_room(&self, id: ProcessKey, bytes: u64) -> Result<(), String> {
         let free = self.free_memory();
         if bytes > free {
             return Err(format!(
                 "it has {free} bytes of memory left, and offload process {id} needs {bytes}"
             ));
         }
-        let mut process = self.rebuild(id, fds, form, &())?;
-        process.host = Some(host);
-        process.pending = Some(request);
-        process.rebuilt = now();
-        self.processes.insert(id, process);
         Ok(())
     }
 
-    /// The local store of a process that a host process asked for is filled, or cannot be.
-    pub(super) fn finish_filling(&mut self, id: ProcessId) {
+    /// The local store of a process that is being rebuilt is filled, or cannot be.
+    pub(super) fn finish_filling(&mut self, id: ProcessKey) {
         let Some(process) = self.processes.get_mut(&id) else {
             return;
         };
@@ -98,7 +87,7 @@ impl Daemon {
 
     /// Ends a rebuilt process that does not run yet: its end is not told by anybody. `answer` is for the request that waits
     /// for it.
-    pub(super) fn forget_unstarted(&mut self, id: ProcessId, answer: Result<CardReply, String>) {
+    pub(super) fn forget_unstarted(&mut self, id: ProcessKey, answer: Result<CardReply, String>) {
         let Some(process) = self.processes.remove(&id) else {
             return;
         };
@@ -117,15 +106,23 @@ impl Daemon {
             filling.abort();
             let _ = filling.finish();
         }
-        if let (Some(host), Some(request)) = (host, pending) {
-            let result = answer;
-            self.tell(host, &CardToHost::Reply { request, result }, &[]);
+        match (pending, host) {
+            (Some(Pending::Host(request)), Some(host)) => {
+                let result = answer;
+                self.tell(host, &CardToHost::Reply { request, result }, &[]);
+            }
+            (Some(Pending::Supervisor), _) => {
+                let why = answer.err();
+                let message = why.unwrap_or_else(|| format!("offload process {id} was ended"));
+                self.tell_supervisor(id.supervisor, &CardToSupervisor::Failed { message }, &[]);
+            }
+            _ => {}
         }
     }
 
     /// Lets a rebuilt process run, if it is one that does not yet. Its gate is closed, as it was when it was saved; its
     /// host process resumes it.
-    pub(super) fn start_restored(&mut self, id: ProcessId) -> Result<(), String> {
+    pub(super) fn start_restored(&mut self, id: ProcessKey) -> Result<(), String> {
         let process = self.processes.get_mut(&id).ok_or_else(|| unknown(id))?;
         if process.state == ProcessState::Restored {
             process.child.start().map_err(words)?;
@@ -137,10 +134,9 @@ impl Daemon {
     /// Has the engine rebuild a process while its local store is being filled.
     fn rebuild(
         &self,
-        id: ProcessId,
+        id: ProcessKey,
         fds: Vec<OwnedFd>,
         form: StoreForm,
-        progress: &dyn Progress,
     ) -> Result<OffloadProcess, String> {
         if self.processes.contains_key(&id) {
             return Err(format!("there is an offload process {id} already"));
@@ -162,13 +158,13 @@ impl Daemon {
             StoreForm::Pages => Origin::Pages(saved_store.into()),
             StoreForm::Store => Origin::Store(saved_store.into()),
         };
-        let filling = Filling::begin(&store, origin, self.memory, progress)?;
+        let filling = Filling::begin(&store, origin, self.memory)?;
         let order = RestoreOrder {
             meta: meta.into(),
             pages: pages.into(),
             externals,
             init_name: format!("snapify-card{}", self.index),
-            progress,
+            progress: &(),
         };
         let child = match self.engine.restore(order) {
             Ok(child) => child,
@@ -189,7 +185,7 @@ impl Daemon {
             externals: Vec::new(),
             capture: None,
             filling: Some(filling),
-            rebuilt: 0,
+            rebuilt: now(),
             ended: None,
             complaint: None,
         })

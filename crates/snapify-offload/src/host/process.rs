@@ -390,14 +390,21 @@ impl Process {
         let before = std::mem::take(&mut *phase);
         self.gate.open();
         let card = match before {
-            Phase::Absent(_) => None,
+            Phase::Absent(_) => {
+                // Nothing but a note of it.
+                self.discard(&self.current_card());
+                None
+            }
             Phase::Restored { card, .. } => Some(card),
             Phase::Running | Phase::Paused { .. } => Some(self.current_card()),
         };
         if let Some(card) = card.filter(|_| alive) {
             call(
                 &card,
-                HostRequest::Destroy { id: self.id },
+                HostRequest::Destroy {
+                    id: self.id,
+                    swapped_out: false,
+                },
                 &[],
                 "end an offload process",
             )?;

@@ -76,7 +76,12 @@ impl Process {
         }
         stopwatch.lap("put something in the place of the local store");
         // A card that cannot be asked has died, and the process with it: as was intended.
-        self.discard(&self.current_card());
+        let destroy = HostRequest::Destroy {
+            id: self.id(),
+            swapped_out: true,
+        };
+        let card = self.current_card();
+        let _ = call(&card, destroy, &[], "end an offload process");
         stopwatch.lap("release the card's memory");
         *phase = Phase::Absent(absent);
         Ok(())
@@ -260,7 +265,10 @@ impl Process {
     /// Ends what a card has rebuilt.
     pub(super) fn discard(&self, card: &Card) {
         // A card that cannot be asked has died.
-        let destroy = HostRequest::Destroy { id: self.id() };
+        let destroy = HostRequest::Destroy {
+            id: self.id(),
+            swapped_out: false,
+        };
         let _ = call(card, destroy, &[], "end an offload process");
     }
 
@@ -271,9 +279,14 @@ impl Process {
         };
         match self.start_at(card) {
             Ok(()) => {
+                let (last, now) = (self.current_card(), card.clone());
                 self.settle(card, *pid);
                 *phase = Phase::Running;
                 self.gate.open();
+                if !Arc::ptr_eq(&last, &now) {
+                    // It has a note of the process.
+                    self.discard(&last);
+                }
                 Ok(())
             }
             Err(error) => {

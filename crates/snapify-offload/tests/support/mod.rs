@@ -49,6 +49,7 @@ pub fn card(index: u32, memory: u64, sandbox: bool) -> Card {
             version: VERSION,
             card,
             warnings,
+            ..
         } if card == (CardInfo { index, memory }) => warnings,
         other => panic!("{other:?}"),
     };
