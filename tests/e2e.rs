@@ -27,7 +27,7 @@ mod behaviour {
     mod restart_elsewhere;
     mod schedule;
     mod shared_cards;
-
+    mod soak;
     mod stops_and_restarts;
     mod swap;
     mod terminals;

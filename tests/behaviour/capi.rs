@@ -1,7 +1,8 @@
 //! `snapify.h`: the paper's operations from inside an application, as its figures use them, out of turn, and under load.
 
 use snapify_tests::{Finished, Language, Session, User, compile, example, stage};
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 /// `snapify run` of a program with the arguments that follow it.
 fn run(session: &Session, cards: u32) -> Command {
@@ -144,4 +145,38 @@ fn programs_link_by_pkg_config() {
     let finished = session.finish(&mut command);
     succeeds(&finished);
     assert!(finished.stdout.contains("2 cards"), "{finished:?}");
+}
+
+#[test]
+fn ps_shows_what_the_program_itself_has_swapped_out() {
+    let session = Session::new();
+    let mut command = run(&session, 2);
+    command
+        .arg(compile("capi_away.c", Language::CoiHost))
+        .arg(compile("coi_sink.c", Language::CoiSink))
+        .arg(session.path("images"))
+        .stdin(Stdio::piped());
+    let mut running = session.start(&mut command);
+    let mut stdin = running.take_stdin();
+    let mut seen = |word: &str| {
+        running.wait_for(word);
+        let applications = session.applications();
+        let processes = applications[0]["processes"].clone();
+        let processes = processes.as_array().expect("a list").iter();
+        let seen = processes.map(|process| {
+            (
+                process["state"].as_str().unwrap_or_default().to_owned(),
+                process["card"].as_u64(),
+            )
+        });
+        let seen: Vec<_> = seen.collect();
+        stdin.write_all(b"\n").expect("write a line");
+        seen
+    };
+    assert_eq!(seen("there"), [("running".into(), Some(0))]);
+    assert_eq!(seen("away"), [("swapped-out".into(), Some(0))]);
+    assert_eq!(seen("back"), [("running".into(), Some(1))]);
+    assert_eq!(seen("gone"), []);
+    succeeds(&running.finish());
+    session.expect_no_process();
 }

@@ -116,14 +116,16 @@ fn restarted_beside_its_original() {
     let session = Arc::new(Session::new());
     let original = shape.start_in(&session);
     original.done("checkpoint", &["snap"]);
+    // Two that end by themselves would be in each other's way: OpenMP's runtime knows programs by their process ids.
+    let host = original.host.parse::<i32>().expect("a number").into();
+    signal(&host, Signal::STOP);
     let exchanged = ["--card", "0=1", "--card", "1=0"];
     let restart = [&["restart", "snap", "--share-cards"][..], &exchanged].concat();
     let mut run = session.start(&mut session.snapify(restart));
-    let host = session.host_of(&mut run).expect("it runs").to_string();
     let restarted = OffloadApp {
         session: session.clone(),
+        host: session.host_of(&mut run).expect("it runs").to_string(),
         run,
-        host,
     };
     assert_eq!(
         restarted.places(),
@@ -131,11 +133,7 @@ fn restarted_beside_its_original() {
     );
     assert_eq!(original.places()[0].1, Some(0));
     restarted.done("migrate", &["0"]);
-    // Two that end by themselves would be in each other's way: OpenMP's runtime knows programs by their process ids.
-    signal(
-        &original.host.parse::<i32>().expect("a number").into(),
-        Signal::KILL,
-    );
+    signal(&host, Signal::KILL);
     assert!(!original.run.finish().status.success());
     assert_eq!(restarted.digest(), expected);
     expect_nothing(&session);

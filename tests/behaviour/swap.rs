@@ -3,8 +3,10 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use snapify_tests::{OffloadApp, Session, Shape, User, poll_until};
+use snapify_tests::{Language, OffloadApp, Session, Shape, User, compile, poll_until};
 use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
 
 fn kill(pid: &Value) {
     let pid = pid.as_i64().and_then(|pid| i32::try_from(pid).ok());
@@ -292,4 +294,42 @@ fn several_tools_at_once() {
     });
     app.done("swap-in", &["0"]);
     assert_eq!(app.digest(), expected);
+}
+
+#[test]
+fn a_program_may_exit_while_it_is_swapped_out() {
+    let session = Arc::new(Session::new());
+    let mut command = session.snapify(["run", "--cards", "1", "--"]);
+    command
+        .arg(compile("omp_leave.c", Language::OpenMp))
+        .stdin(Stdio::piped());
+    let mut run = session.start(&mut command);
+    let stdin = run.take_stdin();
+    run.wait_for("ready 42");
+    let host = session.host_of(&mut run).expect("it runs").to_string();
+    let app = OffloadApp { session, run, host };
+    app.done("swap-out", &["kept/swap"]);
+    std::fs::write(app.session.path("kept/other"), "").expect("write a file");
+    drop(stdin);
+    let OffloadApp { session, run, .. } = app;
+    let finished = run.finish();
+    assert_eq!(finished.code(), Some(5), "{finished:?}");
+    session.expect_no_process();
+    assert!(!session.path("kept/swap").exists());
+    assert_eq!(entries(&session.path("kept")), 1, "nothing else is removed");
+}
+
+#[test]
+fn a_card_that_dies_after_a_process_has_come_back_to_it() {
+    let app = Shape::of("md", "1").start(User::Ordinary);
+    app.done("swap-out", &["swap"]);
+    app.done("swap-in", &["1"]);
+    kill(&app.status()["cards"][1]["pid"]);
+    let OffloadApp { session, run, .. } = app;
+    let finished = run.finish();
+    assert!(!finished.status.success(), "{finished:?}");
+    assert!(finished.stderr.contains("card 1"), "{finished:?}");
+    session.expect_no_process();
+    assert!(!session.path("swap").exists());
+    assert!(session.applications().is_empty());
 }
