@@ -5,6 +5,7 @@
 mod behaviour {
     mod bad_input;
     mod bad_trees;
+    mod broken_chains;
     mod capi;
     mod cards_that_die;
     mod coi;
@@ -14,6 +15,7 @@ mod behaviour {
     mod drain;
     mod examples_survive;
     mod family;
+    mod full_disks;
     mod increments;
     mod kernels;
     mod live;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use snapify_proc::{Changed, Copies, Form, Frozen, Pid, ProcError};
 use snapify_store::{PageFileSummary, WriteOptions};
 use std::fs::File;
+use std::os::fd::AsRawFd;
 
 /// From so many bytes of private memory on, a copy is worth its own cost. To save this much takes some 25 ms, to copy it less than
 /// one, but each page that is written while it is saved costs the application a microsecond or two.
@@ -75,7 +76,11 @@ impl Standing {
         out: File,
         link: &Link,
     ) -> Result<PageFileSummary, ProcError> {
-        let out = (out, PAGES_FILE);
+        // Messages name the file with its path: what is full, or broken, is the place where it lies.
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", out.as_raw_fd()));
+        let path = path.unwrap_or_else(|_| PAGES_FILE.into());
+        let path = path.to_string_lossy();
+        let out = (out, &*path);
         match self {
             Self::Frozen(frozen) => frozen.save_as(form, options, out, link),
             Self::Copied(copies) => copies.save_as(form, options, out, link),
