@@ -113,10 +113,25 @@ fn checkpoint(place: &Place, pid: u32, dir: &Path) -> Result<Value> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
+/// Has the page cache forget what it has of the snapshots: each restart reads from the disk.
+fn forget(dir: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            forget(&path)?;
+        } else {
+            let file = std::fs::File::open(&path)?;
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+        }
+    }
+    Ok(())
+}
+
 /// Seconds until a point of the chain runs again.
 fn restart(place: &Place, dir: &Path, point: u32) -> Result<f64> {
     let file = place.scratch().join("pid");
     let _ = std::fs::remove_file(&file);
+    forget(dir)?;
     let mut command = place.snapify();
     command
         .arg("restart")
