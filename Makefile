@@ -3,6 +3,7 @@
 #   make demo     checkpoint, kill and restart an OpenMP offload program (the main job)
 #   make test     all tests
 #   make bench    figures against this machine's limits and against peers
+#   make fuzz     every parser for a minute (FUZZ_SECONDS), fed with what nobody would write
 #   make soak     the long version of the random kill-and-restart rounds
 #   make install  into PREFIX (default /usr/local)
 
@@ -12,7 +13,7 @@ STAGE := $(CURDIR)/build
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
-.PHONY: all build stage examples demo test bench soak lint install clean
+.PHONY: all build stage examples demo test bench soak fuzz lint install clean
 
 all: stage
 
@@ -46,15 +47,20 @@ soak: stage examples
 	@# Real programs: ten rounds of each.
 	SNAPIFY_STAGE="$(STAGE)" SNAPIFY_ROUNDS=10 $(CARGO) test --release --locked -p snapify-tests -- process_trees plain_programs
 
+fuzz: stage examples
+	@scripts/setup test
+	scripts/fuzz "$(STAGE)" "$(STAGE)-fuzz"
+
 bench: stage examples
 	@SNAPIFY_STAGE="$(STAGE)" "$(TARGET_DIR)/release/snapify-bench"
 
 lint:
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 
 install: stage
 	@scripts/stage "$(TARGET_DIR)/release" "$(DESTDIR)$(PREFIX)" "$(PREFIX)"
 
 clean:
-	rm -rf "$(STAGE)" "$(TARGET_DIR)"
+	rm -rf "$(STAGE)" "$(STAGE)-fuzz" "$(TARGET_DIR)"

@@ -17,6 +17,8 @@ mod copy;
 mod engine;
 mod error;
 mod events;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod identity;
 mod keeper;
 mod layout;

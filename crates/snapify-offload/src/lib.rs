@@ -16,6 +16,8 @@ pub mod daemon;
 pub mod elf;
 pub mod engine;
 mod error;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 #[allow(unsafe_code)]
 pub mod host;
 mod layout;

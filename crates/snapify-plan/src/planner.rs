@@ -152,12 +152,13 @@ pub fn decades() -> Vec<u64> {
 impl Inputs {
     fn check(&self) -> Result<(), PlanError> {
         let positive = |value: f64, input: &str| {
-            if value.is_finite() && value > 0.0 {
+            // Beyond these, times that follow from them are no numbers any more.
+            if (1e-12..=1e24).contains(&value) {
                 return Ok(());
             }
             Err(PlanError {
                 input: input.into(),
-                must: "greater than 0",
+                must: "greater than 0, and no more than 1e24",
             })
         };
         positive(self.memory, "the memory of a node")?;
@@ -187,10 +188,10 @@ impl Inputs {
             self.stop_share,
             "the share of time that the program stands still",
         )?;
-        if !(self.fixed.is_finite() && self.fixed >= 0.0) {
+        if !(0.0..=1e24).contains(&self.fixed) {
             return Err(PlanError {
                 input: "the fixed cost".into(),
-                must: "0 or more",
+                must: "0 or more, and no more than 1e24",
             });
         }
         Ok(())
@@ -497,6 +498,14 @@ mod tests {
                 ..inputs()
             },
             "fixed",
+        );
+        // Absurd ones, of which nothing would come but infinities.
+        fails(
+            Inputs {
+                node_mtbf: 1e-190,
+                ..inputs()
+            },
+            "failures",
         );
         let mut codec = inputs();
         codec.codecs[0].ratio = 0.0;

@@ -8,7 +8,7 @@
 mod attached;
 mod call;
 mod calls;
-mod image;
+pub(crate) mod image;
 mod latch;
 mod loader;
 mod serve;
