@@ -457,7 +457,7 @@ fn recognize(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
         .or_else(|| netlink::recognize(seen, view))
         .or_else(|| fifo::recognize(seen, view))
         .or_else(|| eventfd::recognize(seen))
-        .or_else(|| timerfd::recognize(seen))
+        .or_else(|| timerfd::recognize(seen, view))
         .or_else(|| signalfd::recognize(seen))
         .or_else(|| epoll::recognize(seen, view))
         .or_else(|| inet::recognize(seen, view))

@@ -1,6 +1,6 @@
 //! Timers that are read (timerfd_create(2)). They go on with the time that was left.
 
-use super::survey::{Found, Recognized, Seen};
+use super::survey::{Found, Recognized, Seen, View};
 use super::{Object, has_flag};
 use crate::error::ProcError;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
@@ -24,11 +24,23 @@ pub struct TimerFd {
 
 const NANOSECONDS: i64 = 1_000_000_000;
 
-pub(crate) fn recognize(seen: &Seen) -> Recognized {
+pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
     let is_timer = seen.link.as_bytes() == b"anon_inode:[timerfd]";
-    let timer = seen.info.timerfd.filter(|_| is_timer)?;
-    // The kernel starts the next period of an expired periodic timer when the expiry is read, and
-    // shows nothing left until then. A restored one is started at once.
+    let mut timer = seen.info.timerfd.filter(|_| is_timer)?;
+    // The kernel counts the periods since the first expiry that was not read, and goes on with the next one, when somebody
+    // reads the timer or asks how much is left. Until then it shows one expiry and nothing left.
+    if timer.ticks > 0 && timer.left == (0, 0) && timer.interval != (0, 0) {
+        let owner = view.owner(seen);
+        let asked = owner
+            .duplicate(seen.fd)
+            .is_ok_and(|fd| rustix::time::timerfd_gettime(&fd).is_ok());
+        let now = owner
+            .proc
+            .fdinfo(seen.fd)
+            .ok()
+            .and_then(|info| info.timerfd);
+        timer = now.filter(|_| asked).unwrap_or(timer);
+    }
     let waits_for_reader = timer.ticks > 0 && timer.left == (0, 0);
     Some(Ok(Found::Whole(Object::TimerFd(TimerFd {
         clock: timer.clock,

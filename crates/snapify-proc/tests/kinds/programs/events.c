@@ -48,6 +48,11 @@ int main(void) {
     time = (struct itimerspec){{0, 0}, {0, 1}};
     EQUAL(timerfd_settime(expired, 0, &time, NULL), 0);
     watch(epoll, expired, EPOLLIN, 0x50000);
+    // One that nobody reads for several periods.
+    int frequent = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+    time = (struct itimerspec){{0, 2000000}, {0, 2000000}};
+    EQUAL(timerfd_settime(frequent, 0, &time, NULL), 0);
+    usleep(60000);
 
     sigset_t set;
     sigemptyset(&set);
@@ -69,6 +74,7 @@ int main(void) {
     EQUAL(value, 1);
     EQUAL(read(expired, &value, 8), -1);
     EQUAL(read(unset, &value, 8), -1);
+    EXPECT(read(frequent, &value, 8) == 8 && value >= 30);
     timerfd_gettime(absolute, &time);
     EXPECT(time.it_value.tv_sec > 4000 && time.it_value.tv_sec < 5000 && time.it_interval.tv_nsec == 20000000);
     EQUAL(fcntl(absolute, F_GETFD), FD_CLOEXEC);
