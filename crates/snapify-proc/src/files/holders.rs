@@ -61,8 +61,9 @@ fn of_objects(
     Ok(found)
 }
 
-/// A process that has a descriptor of the socket with this inode number, for people.
-pub(super) fn of_socket(inode: u64) -> Option<String> {
+/// A process that has a descriptor of the socket with this inode number, for people; and whether it has been killed and is about
+/// to close it.
+pub(super) fn of_socket(inode: u64) -> Option<(String, bool)> {
     let wanted = format!("socket:[{inode}]");
     let has_it = |proc: &ProcDir| {
         proc.fds().is_ok_and(|fds| {
@@ -78,7 +79,17 @@ pub(super) fn of_socket(inode: u64) -> Option<String> {
         .filter_map(|entry| text::id(entry.file_name().as_encoded_bytes()));
     pids.filter_map(|pid| ProcDir::open(Pid(pid)).ok())
         .find(has_it)
-        .map(|proc| describe(&proc))
+        .map(|proc| (describe(&proc), is_ending(&proc)))
+}
+
+/// Whether a process will end before it does anything else.
+fn is_ending(proc: &ProcDir) -> bool {
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+    let exiting = proc.stat().map_or(true, |stat| stat.exiting);
+    exiting
+        || proc.status().map_or(true, |status| {
+            (status.pending | status.shared_pending) & KILL != 0
+        })
 }
 
 /// For each of these pseudo-terminals (the device number of the file system of its instance, if that is known, and its number)

@@ -221,18 +221,20 @@ enum Verdict {
 }
 
 impl Survey<'_> {
-    /// Decides about an object that these processes are known to have used (0: nobody).
+    /// Decides about an object that these processes are known to have used (0: nobody), the last of them at `used_at`.
     fn judge(
         &self,
         tracee: &mut Tracee<'_>,
         permissions: &Permissions,
-        changed_at: i64,
+        (changed_at, used_at): (i64, i64),
         users: &[i32],
     ) -> Result<Verdict, ProcError> {
         if self.elsewhere {
             return Ok(Verdict::Take);
         }
-        let ours = users.iter().any(|user| self.members.contains(user));
+        // What was last used before the program began was used by another with an id that has been given again since.
+        let recent = changed_at.max(used_at) >= self.born && self.may_use(permissions);
+        let ours = recent && users.iter().any(|user| self.members.contains(user));
         let mut stranger = None;
         for &user in users.iter().filter(|user| !self.members.contains(user)) {
             if user > 0 && lives(tracee, user)? {
@@ -247,6 +249,12 @@ impl Survey<'_> {
             (false, None) if young => Verdict::Take,
             (false, _) => Verdict::Leave,
         })
+    }
+
+    /// Whether the program can have used an object, as far as its owner and mode tell.
+    fn may_use(&self, permissions: &Permissions) -> bool {
+        let owners = [permissions.uid, permissions.cuid, 0];
+        owners.contains(&self.user) || permissions.mode & 0o066 != 0
     }
 
     fn refuse(&self, what: &str, id: i32, why: impl Into<String>) {
@@ -285,7 +293,11 @@ impl Survey<'_> {
             }
             if ours.count == 0 {
                 let users = [status.creator, status.last_user];
-                let verdict = self.judge(tracee, &status.permissions, status.changed_at, &users)?;
+                let times = (
+                    status.changed_at,
+                    status.attached_at.max(status.detached_at),
+                );
+                let verdict = self.judge(tracee, &status.permissions, times, &users)?;
                 // One that others have attached may have been made for them.
                 if strangers || verdict == Verdict::Leave {
                     continue;
@@ -343,7 +355,8 @@ impl Survey<'_> {
                 users.sort_unstable();
                 users.dedup();
             }
-            match self.judge(tracee, &status.permissions, status.changed_at, &users)? {
+            let times = (status.changed_at, status.operated_at);
+            match self.judge(tracee, &status.permissions, times, &users)? {
                 Verdict::Take => {}
                 Verdict::Leave => continue,
                 Verdict::Shared(stranger) => {
@@ -374,7 +387,8 @@ impl Survey<'_> {
         for (id, status) in all {
             let what = "message queue";
             let users = [status.last_sender, status.last_receiver];
-            match self.judge(tracee, &status.permissions, status.changed_at, &users)? {
+            let times = (status.changed_at, status.sent_at.max(status.received_at));
+            match self.judge(tracee, &status.permissions, times, &users)? {
                 Verdict::Take => {}
                 Verdict::Leave => continue,
                 Verdict::Shared(stranger) => {

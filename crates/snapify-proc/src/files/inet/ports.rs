@@ -119,8 +119,25 @@ fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     a.port() == b.port() && (a.ip() == b.ip() || is_any(a.ip()) || is_any(b.ip()))
 }
 
-/// Addresses of an image that others have taken.
+/// How long is waited for processes that are ending: they close their sockets when they have given back their memory.
+const PATIENCE: Duration = Duration::from_secs(10);
+const MOMENT: Duration = Duration::from_millis(10);
+
+/// Addresses of an image that others have taken, and do not give back.
 pub(crate) fn preflight(image: &InetImage) -> Vec<Obstacle> {
+    let begin = Instant::now();
+    loop {
+        let found = taken(image);
+        let passes = |(_, passes): &(Obstacle, bool)| *passes;
+        if begin.elapsed() > PATIENCE || !found.iter().any(passes) {
+            return found.into_iter().map(|(obstacle, _)| obstacle).collect();
+        }
+        std::thread::sleep(MOMENT);
+    }
+}
+
+/// Addresses of an image that others have taken, and whether that will soon be over.
+fn taken(image: &InetImage) -> Vec<(Obstacle, bool)> {
     use TcpState::{Close, CloseWait, Established, FinWait1, FinWait2, Listen};
     let of = |protocol, states: &[TcpState]| sockets(protocol, states).unwrap_or_default();
     let is_used = |udp| {
@@ -135,7 +152,7 @@ pub(crate) fn preflight(image: &InetImage) -> Vec<Obstacle> {
     if is_used(true) {
         listed.1 = of(libc::IPPROTO_UDP, &[Established, Close]);
     }
-    let mut obstacles: Vec<Obstacle> = Vec::new();
+    let mut obstacles: Vec<(Obstacle, bool)> = Vec::new();
     for socket in &image.sockets {
         let others = match socket.protocol {
             Protocol::Udp => &listed.1,
@@ -180,7 +197,7 @@ fn takes(other: &Listed, socket: &InetSocket) -> bool {
     }
 }
 
-fn obstacle(socket: &InetSocket, taken: &Listed) -> Obstacle {
+fn obstacle(socket: &InetSocket, taken: &Listed) -> (Obstacle, bool) {
     let protocol = match socket.protocol {
         Protocol::Udp => "UDP",
         _ => "TCP",
@@ -188,8 +205,11 @@ fn obstacle(socket: &InetSocket, taken: &Listed) -> Obstacle {
     let address = socket
         .local
         .map_or_else(String::new, |local| local.to_string());
-    let who = holders::of_socket(taken.inode.into())
-        .unwrap_or_else(|| format!("a process of user {}", taken.uid));
+    let (who, passes) = holders::of_socket(taken.inode.into()).unwrap_or_else(|| {
+        // One of our own user would be found, if it were not just closing the socket.
+        let closes = taken.uid == rustix::process::geteuid().as_raw();
+        (format!("a process of user {}", taken.uid), closes)
+    });
     let why = match &socket.state {
         SocketState::Listening { .. } => format!("{who} listens at {}", taken.local),
         SocketState::Connected(_) => {
@@ -197,8 +217,9 @@ fn obstacle(socket: &InetSocket, taken: &Listed) -> Obstacle {
         }
         _ => format!("{who} has a socket at {}", taken.local),
     };
-    Obstacle::new(format!("{protocol} address {address}"), why)
-        .with_hint("the program needs this address again: end what has it")
+    let obstacle = Obstacle::new(format!("{protocol} address {address}"), why)
+        .with_hint("the program needs this address again: end what has it");
+    (obstacle, passes)
 }
 
 #[cfg(test)]

@@ -207,10 +207,10 @@ impl<'a> Table<'a> {
                 }
             }
             Some(listed) if listed.inode == 0 => Relation::Closed,
-            Some(listed) => Relation::Outside(
-                holders::of_socket(listed.inode.into())
-                    .unwrap_or_else(|| format!("a process of user {}", listed.uid)),
-            ),
+            Some(listed) => Relation::Outside(holders::of_socket(listed.inode.into()).map_or_else(
+                || format!("a process of user {}", listed.uid),
+                |(who, _)| who,
+            )),
             // Two minutes after it was closed the kernel has forgotten it.
             None if has_ended && is_local(local.ip()) => Relation::Closed,
             None => Relation::Outside("on another machine or in another network namespace".into()),

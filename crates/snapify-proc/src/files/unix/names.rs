@@ -69,13 +69,17 @@ pub(crate) fn preflight(sockets: &[UnixSocket]) -> Vec<Obstacle> {
 }
 
 /// Why a name cannot be had, and whether that may soon be over.
-fn taken(name: &Name, all: &[UnixSocketInfo]) -> Option<(Obstacle, bool)> {
+fn taken(
+    name: &Name,
+    all: &[UnixSocketInfo],
+    restorable: &HashSet<&Path>,
+) -> Option<(Obstacle, bool)> {
     let refuse = |why: String, may_pass| {
         let text = String::from_utf8_lossy(name.address.as_bytes()).replace('\0', "@");
         Some((Obstacle::new(format!("UNIX socket {text}"), why), may_pass))
     };
     let by = |info: &UnixSocketInfo| match holders::of_socket(info.inode) {
-        Some(holder) => refuse(format!("{holder} has this address"), false),
+        Some((holder, ends)) => refuse(format!("{holder} has this address"), ends),
         None => refuse("another process has this address".into(), true),
     };
     if name.is_abstract() {

@@ -67,7 +67,7 @@ impl Foreign {
             Self::Nobody => "it is a UNIX socket whose other end cannot be seen from here".into(),
             Self::Peer(peer) => format!(
                 "the other end of this UNIX socket belongs to {}, which is not being saved",
-                holders::of_socket(peer).unwrap_or_else(|| "another process".into())
+                holders::of_socket(peer).map_or_else(|| "another process".into(), |(who, _)| who)
             ),
         }
     }
@@ -246,7 +246,8 @@ impl SocketSet {
         }
         for client in &info.pending {
             if *client != 0 && !self.place.contains_key(client) {
-                let who = holders::of_socket(*client).unwrap_or_else(|| "another process".into());
+                let who = holders::of_socket(*client)
+                    .map_or_else(|| "another process".into(), |(who, _)| who);
                 whys.insert(format!(
                     "a connection from {who}, which is not being saved, waits to be accepted"
                 ));
