@@ -11,6 +11,7 @@ mod behaviour {
     mod coi;
     mod command_line;
     mod compressed;
+    mod connections_outside;
     mod continues_unharmed;
     mod drain;
     mod examples_survive;
