@@ -1,6 +1,6 @@
 //! Programs of several processes, and programs that hold much of the kernel, survive rounds of checkpoint, kill and restart.
 
-use snapify_tests::{Meanwhile, Session, User, survives};
+use snapify_tests::{Language, Meanwhile, Session, User, compile, survives};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -212,6 +212,29 @@ fn a_server_with_its_client() {
                  wc -l <answers
                  echo $sum",
             )
+        },
+        ROUNDS,
+        Meanwhile::GoesOn,
+    );
+}
+
+/// Its session directory below `/tmp` and its shared memory go away with the job that goes on, and come back.
+#[test]
+fn a_job_of_mpi_on_one_node() {
+    survives(
+        User::Ordinary,
+        |session| {
+            let program = session.path("mpi_ring");
+            if !program.exists() {
+                std::fs::copy(compile("mpi_ring.c", Language::Mpi), &program)
+                    .expect("copy a program");
+            }
+            let mut command = session.command("mpirun");
+            command
+                .args(["-n", "4", "--oversubscribe"])
+                .arg(&program)
+                .arg("12000");
+            command
         },
         ROUNDS,
         Meanwhile::GoesOn,

@@ -13,6 +13,8 @@ pub enum Language {
     C,
     /// C++ with its standard threads.
     Cxx,
+    /// C with MPI.
+    Mpi,
     /// C with OpenMP target regions, by stock clang-16.
     OpenMp,
     /// C that uses cards by COI and `snapify.h`.
@@ -47,6 +49,7 @@ fn build(source: &str, language: Language) -> PathBuf {
             Command::new("cc")
         }
         Language::Cxx => Command::new("c++"),
+        Language::Mpi => Command::new("mpicc"),
         Language::OpenMp => Command::new("clang-16"),
     };
     command.args(["-O2", "-pthread", "-o"]).arg(&to).arg(&from);

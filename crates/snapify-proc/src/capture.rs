@@ -3,11 +3,12 @@
 use crate::error::Obstacle;
 use crate::external::External;
 use crate::ids::{Pid, RemoteFd, Tid};
-use crate::image::{Backing, ObjectImage};
+use crate::image::{Backing, Existing, ObjectImage};
 use crate::path::ImagePath;
 use crate::procfs::ProcDir;
 use crate::procfs::maps::Mapping;
 use crate::procfs::status::Status;
+use crate::scratch::Scratch;
 use snapify_store::SpaceId;
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, HashMap};
@@ -46,6 +47,8 @@ pub struct Gathered {
     obstacles: RefCell<Vec<Obstacle>>,
     /// The ids that the processes have for themselves, by those that we see.
     inner: HashMap<Pid, Pid>,
+    /// What the program has made for itself.
+    scratch: Scratch,
 }
 
 impl Gathered {
@@ -58,7 +61,18 @@ impl Gathered {
             objects: RefCell::new(Objects::knowing(known)),
             obstacles: RefCell::default(),
             inner: processes.into_iter().collect(),
+            scratch: Scratch::default(),
         }
+    }
+
+    /// The same for a program that has made such files and directories for itself.
+    pub(crate) fn with_scratch(self, scratch: Scratch) -> Self {
+        Self { scratch, ..self }
+    }
+
+    /// What the program has made for itself.
+    pub(crate) fn scratch(&self) -> &Scratch {
+        &self.scratch
     }
 
     /// The id that a process of the tree, as we see it, has for itself.
@@ -203,6 +217,7 @@ impl Objects {
             what: what.into(),
             directory: None,
             named: None,
+            existing: Existing::Fill,
             mode: 0o600,
             backing: Backing::File,
         };
@@ -249,20 +264,28 @@ impl Objects {
             what: what.into(),
             directory,
             named: None,
+            existing: Existing::Fill,
             mode: stat.st_mode & 0o7777,
             backing: Backing::of(&file)?,
         };
         Ok(self.push(image, ObjectSource::File(file), Some(key)))
     }
 
-    /// As [`Self::add_file`], of a file that is to be found under its name again.
+    /// As [`Self::add_file`], of a file that is to be found under its name again. The first name counts.
     ///
     /// # Errors
     /// If the file cannot be examined.
-    pub(crate) fn add_named(&mut self, path: ImagePath, file: OwnedFd) -> io::Result<()> {
-        let space = self.add_file(path.to_string(), file, None)?;
-        if let Some(&place) = self.places.get(&space) {
-            self.images[place].named = Some(path);
+    pub(crate) fn add_named(
+        &mut self,
+        path: ImagePath,
+        file: OwnedFd,
+        existing: Existing,
+    ) -> io::Result<()> {
+        let count = self.images.len();
+        self.add_file(path.to_string(), file, None)?;
+        if let Some(new) = self.images.get_mut(count) {
+            new.named = Some(path);
+            new.existing = existing;
         }
         Ok(())
     }
@@ -288,6 +311,7 @@ impl Objects {
             what: what.into(),
             directory: None,
             named: None,
+            existing: Existing::Fill,
             mode: 0o777,
             backing,
         };

@@ -15,6 +15,7 @@ use crate::remote::Tracee;
 use crate::restore::RestoreContext;
 use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 
@@ -134,13 +135,14 @@ pub(crate) fn lost_directory(directory: &ImagePath, stat: &rustix::fs::Stat) -> 
 }
 
 /// What has changed since the snapshot was taken so that the context cannot come back. Creates
-/// nothing.
+/// nothing; directories among `restorable` will be.
 #[must_use]
-pub fn preflight(image: &ContextImage) -> Vec<Obstacle> {
+pub fn preflight(image: &ContextImage, restorable: &HashSet<&Path>) -> Vec<Obstacle> {
     let mut obstacles = Vec::new();
     let refuse = |why: String| Obstacle::new(format!("working directory {}", image.directory), why);
     match rustix::fs::stat(image.directory.as_path()) {
         _ if image.directory_removed => {}
+        _ if restorable.contains(image.directory.as_path()) => {}
         Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_dir() => {}
         Ok(_) => obstacles.push(refuse("it is no directory any more".into())),
         Err(errno) => obstacles.push(refuse(io::Error::from(errno).to_string())),
@@ -339,7 +341,7 @@ mod tests {
 
     #[test]
     fn our_own_context_could_be_restored_here() {
-        assert_eq!(preflight(&ours()), []);
+        assert_eq!(preflight(&ours(), &HashSet::new()), []);
     }
 
     #[test]
@@ -349,7 +351,7 @@ mod tests {
             owner: (u32::MAX, 0),
             ..ours()
         };
-        let obstacles = preflight(&image);
+        let obstacles = preflight(&image, &HashSet::new());
         assert_eq!(obstacles.len(), 2);
         assert!(
             obstacles[0].object.contains("/no/such") && obstacles[1].why.contains("4294967295")
@@ -358,7 +360,11 @@ mod tests {
             directory: ImagePath::from_bytes("/etc/passwd"),
             ..ours()
         };
-        assert!(preflight(&image)[0].why.contains("no directory"));
+        assert!(
+            preflight(&image, &HashSet::new())[0]
+                .why
+                .contains("no directory")
+        );
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub mod procfs;
 pub mod ptrace;
 pub mod remote;
 pub mod restore;
+pub mod scratch;
 pub mod signals;
 mod stops;
 pub mod threads;

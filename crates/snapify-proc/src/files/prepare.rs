@@ -44,12 +44,13 @@ pub struct Prepared {
     pub(super) terminals: terminal::NewTerminals,
 }
 
-/// What has changed since the snapshot was taken so that the descriptors cannot come back, but for files that come back with
-/// their content (`restorable`). Creates nothing.
+/// What has changed since the snapshot was taken so that the descriptors cannot come back, but for what is made again
+/// (`restorable`). Creates nothing.
 #[must_use]
 pub fn preflight(image: &FilesImage, restorable: &HashSet<&Path>) -> Vec<Obstacle> {
     let mut obstacles = inet::preflight(&image.inet);
     let names = image.pipes.iter().filter_map(|pipe| pipe.name.as_ref());
+    let names = names.filter(|name| !restorable.contains(name.path.as_path()));
     obstacles.extend(names.filter_map(|name| name.verify().err()));
     for description in &image.descriptions {
         match &description.object {
@@ -66,7 +67,7 @@ pub fn preflight(image: &FilesImage, restorable: &HashSet<&Path>) -> Vec<Obstacl
             _ => {}
         }
     }
-    obstacles.extend(unix::names::preflight(&image.unix));
+    obstacles.extend(unix::names::preflight(&image.unix, restorable));
     obstacles
 }
 

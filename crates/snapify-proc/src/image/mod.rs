@@ -28,14 +28,42 @@ pub struct ObjectImage {
     /// Directory on whose file system the new file is to be made; in memory if `None` or if that is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<crate::path::ImagePath>,
-    /// The name under which it is to be found again: that of POSIX shared memory.
+    /// The name under which it is to be found again: that of POSIX shared memory, or of a file that the program has made for
+    /// itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub named: Option<crate::path::ImagePath>,
+    /// What becomes of a file that has this name at the restart.
+    #[serde(default, skip_serializing_if = "Existing::is_filled")]
+    pub existing: Existing,
     /// Permission bits of the file.
     pub mode: u32,
     /// What holds the content at restore.
     #[serde(default, skip_serializing_if = "Backing::is_file")]
     pub backing: Backing,
+}
+
+/// What becomes of a file that is there, under the name of an object, at the restart. One that is in use always stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum Existing {
+    /// It is filled with the content of the object.
+    #[default]
+    Fill,
+    /// So it is if it still is the same file; another stays as it is.
+    Same {
+        /// Device number.
+        device: u64,
+        /// Inode number.
+        inode: u64,
+    },
+    /// It stays as it is.
+    Keep,
+}
+
+impl Existing {
+    fn is_filled(&self) -> bool {
+        *self == Self::Fill
+    }
 }
 
 /// What holds the content of an object at restore.

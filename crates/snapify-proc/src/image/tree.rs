@@ -6,11 +6,11 @@ use crate::files::regular::NamedType;
 use crate::files::{FilesImage, Object, can_write};
 use crate::ipc::IpcImage;
 use crate::memory::image::{Executable, MappingKind};
-use crate::memory::named;
+use crate::scratch::ScratchDirectory;
 use serde::{Deserialize, Serialize};
 use snapify_store::SpaceId;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::Path;
+use std::path::{Component, Path};
 
 /// Version of the image that this crate writes. Newer ones are refused.
 pub const IMAGE_VERSION: u32 = 1;
@@ -30,6 +30,9 @@ pub struct TreeImage {
     /// System V objects.
     #[serde(default)]
     pub ipc: IpcImage,
+    /// Directories that it has made for itself in places for temporary files, those above others before them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scratch: Vec<ScratchDirectory>,
     /// Contents that are saved as page spaces of their own.
     pub objects: Vec<ObjectImage>,
 }
@@ -216,6 +219,9 @@ impl TreeImage {
     /// What holds a content can be made, and belongs to whom it says.
     fn validate_objects(&self) -> Result<(), ProcError> {
         let bad = |text: String| Err(ProcError::BadImage(text));
+        if let Some(odd) = self.scratch.iter().find(|d| !is_plain(&d.path)) {
+            return bad(format!("directory {} cannot be made", odd.path));
+        }
         for object in &self.objects {
             let fine = match object.backing {
                 Backing::File => true,
@@ -224,7 +230,7 @@ impl TreeImage {
                     segment.object == object.space && segment.bytes == object.bytes
                 }),
             };
-            let named_fine = object.named.as_deref().is_none_or(named::is_name);
+            let named_fine = object.named.as_deref().is_none_or(is_plain);
             if !fine || !named_fine {
                 return bad(format!("{} cannot be made", object.what));
             }
@@ -276,4 +282,10 @@ impl TreeImage {
         }
         Ok(())
     }
+}
+
+/// Whether a path is absolute, leads to something below the root, and means what it says.
+fn is_plain(path: &Path) -> bool {
+    let plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
+    path.is_absolute() && path.file_name().is_some() && path.components().all(plain)
 }

@@ -5,9 +5,10 @@
 use super::classify::{Class, classify};
 use crate::capture::CaptureContext;
 use crate::ids::Pid;
-use crate::image::TreeImage;
+use crate::image::{Existing, ObjectImage, TreeImage};
 use crate::path::ImagePath;
 use crate::procfs::{ProcDir, text};
+use crate::scratch;
 use rustix::fs::{FsWord, Mode, OFlags};
 use std::collections::HashSet;
 use std::fs::File;
@@ -32,15 +33,22 @@ pub(crate) fn is_name(path: &Path) -> bool {
 /// Adds the content of all such files that the process has mapped. What we may not write stays a file like others.
 pub(super) fn capture(ctx: &CaptureContext<'_>) {
     for mapping in ctx.maps.iter().filter(|m| m.shared && m.is_file()) {
-        let path = ImagePath::from_bytes(mapping.name.as_slice());
-        if !is_name(&path) || classify(mapping, ctx) != Class::SharedFile {
+        if classify(mapping, ctx) != Class::SharedFile {
             continue;
         }
+        let path = ImagePath::from_bytes(mapping.name.as_slice());
         let (major, minor) = mapping.device;
         let key = (rustix::fs::makedev(major, minor), mapping.inode);
+        if !is_name(&path) {
+            ctx.gathered.scratch().add_mapped(&path, key, ctx);
+            continue;
+        }
         match open(&path, key) {
             Ok(Some(file)) => {
-                if let Err(error) = ctx.objects_mut().add_named(path.clone(), file) {
+                if let Err(error) = ctx
+                    .objects_mut()
+                    .add_named(path.clone(), file, Existing::Fill)
+                {
                     tracing::debug!("{path}: {error}");
                 }
             }
@@ -63,25 +71,60 @@ fn open(path: &Path, key: (u64, u64)) -> io::Result<Option<OwnedFd>> {
     Ok(fine.then_some(file))
 }
 
-/// Files of the image that will be made or filled: all that nobody uses now.
+/// What of the image will be made or filled: of the files with a name and a content those that are gone, and those that nobody
+/// uses and that need it; and what is gone with directories that the program had made for itself.
 pub(crate) fn restorable(image: &TreeImage) -> HashSet<&Path> {
-    let named = image.objects.iter().filter_map(|o| o.named.as_deref());
-    let mut paths: HashSet<&Path> = named.collect();
-    if paths.iter().any(|path| path.exists()) {
-        remove_used(&mut paths);
-    }
-    paths
+    let missing = scratch::missing(image);
+    let mut used = used(image);
+    used.retain(|path| !missing.contains(path));
+    let fillable = image.objects.iter().filter_map(|object| {
+        let path = object.named.as_deref()?;
+        (is_due(object, path) && !used.contains(path)).then_some(path)
+    });
+    fillable
+        .collect::<HashSet<_>>()
+        .union(&missing)
+        .copied()
+        .collect()
 }
 
-/// Leaves files alone that others use.
+/// Whether a file is to be made, or filled if nobody uses it.
+fn is_due(object: &ObjectImage, path: &Path) -> bool {
+    let now = match rustix::fs::lstat(path) {
+        Ok(now) => now,
+        Err(_) => return true,
+    };
+    match object.existing {
+        Existing::Fill => true,
+        Existing::Same { device, inode } => (now.st_dev, now.st_ino) == (device, inode),
+        Existing::Keep => false,
+    }
+}
+
+/// Leaves files alone that others use, or that are not to be filled.
 pub(crate) fn spare_used(image: &mut TreeImage) {
     let restorable: HashSet<_> = restorable(image).into_iter().map(Path::to_owned).collect();
     for object in &mut image.objects {
-        let used = |path: &mut ImagePath| !restorable.contains(path.as_path());
-        if let Some(path) = object.named.take_if(used) {
-            tracing::warn!("{path}: it is in use, so the program goes on with what is in it now");
+        let spared = |path: &mut ImagePath| !restorable.contains(path.as_path());
+        if let Some(path) = object.named.take_if(spared)
+            && object.existing != Existing::Keep
+        {
+            tracing::warn!(
+                "{path}: others use it, or it is another file by now; the program goes on with what is in it"
+            );
         }
     }
+}
+
+/// Files of the image that some process has mapped or open, as far as we may look.
+fn used(image: &TreeImage) -> HashSet<&Path> {
+    let named = image.objects.iter().filter_map(|o| o.named.as_deref());
+    let paths: HashSet<&Path> = named.filter(|path| path.exists()).collect();
+    let mut unused = paths.clone();
+    if !unused.is_empty() {
+        remove_used(&mut unused);
+    }
+    paths.difference(&unused).copied().collect()
 }
 
 /// Takes out what some process that we may look at has mapped or open.

@@ -7,6 +7,7 @@ use crate::ids::RemoteFd;
 use crate::image::{Backing, ObjectImage, TreeImage};
 use crate::memory::{huge, named};
 use crate::path::ImagePath;
+use crate::scratch;
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
 use snapify_sys::area::Area;
@@ -40,6 +41,7 @@ pub(super) fn gather<'a>(
         ],
         None => [inherit(0, first)?, inherit(1, first)?, inherit(2, first)?],
     };
+    scratch::make(image).map_err(|(path, source)| ProcError::file("make", path)(source))?;
     let mut objects = HashMap::new();
     let mut areas = HashMap::new();
     for object in &image.objects {

@@ -76,7 +76,7 @@ pub fn preflight(image: &TreeImage) -> Vec<Obstacle> {
             ));
         }
         obstacles.extend(threads::restore::preflight(&process.threads));
-        obstacles.extend(process_context::preflight(&process.context));
+        obstacles.extend(process_context::preflight(&process.context, &restorable));
     }
     obstacles.extend(files::preflight(&image.files, &restorable));
     // Processes of one program need the same.

@@ -14,6 +14,7 @@ use crate::memory::{self, MemoryImage, Ranges};
 use crate::procfs::ProcDir;
 use crate::procfs::maps::Mapping;
 use crate::procfs::status::Status;
+use crate::scratch::Scratch;
 use crate::{clocks, context, files, ipc, restore, signals, stops, threads, timers};
 use snapify_store::SpaceId;
 use std::collections::{HashMap, HashSet};
@@ -60,7 +61,8 @@ pub(super) fn describe(
     let members: HashMap<Pid, Pid> = relations.members();
     let tracking = &frozen.tracking;
     let pids = seen.iter().map(|s| (s.pid, Pid(s.kin.pid)));
-    let gathered = Gathered::new(pids, tracking.objects());
+    let scratch = Scratch::of(&seen[0].proc, &seen[0].status);
+    let gathered = Gathered::new(pids, tracking.objects()).with_scratch(scratch);
 
     let subjects: Vec<Subject<'_>> = seen
         .iter()
@@ -142,16 +144,17 @@ pub(super) fn describe(
         namespace: ipc.namespace || !files.queues.is_empty(),
         ..ipc
     };
-    let (objects, obstacles) = gathered.finish();
     let mut image = TreeImage {
         version: IMAGE_VERSION,
         processes,
         ended: relations.ended,
         files,
         ipc,
+        scratch: Vec::new(),
         objects: Vec::new(),
     };
-    let mut obstacles = obstacles;
+    gathered.scratch().capture(&mut image, &gathered);
+    let (objects, mut obstacles) = gathered.finish();
     obstacles.extend(restore::foresee(&image));
     if !obstacles.is_empty() {
         return Err(ProcError::Unsupported {

@@ -8,6 +8,7 @@ mod ipc;
 mod memory;
 mod refused;
 mod restart;
+mod scratch;
 mod sockets;
 // Other tests of the engine use it too.
 #[allow(dead_code)]

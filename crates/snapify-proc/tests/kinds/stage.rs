@@ -171,6 +171,11 @@ impl Stage {
         self.start_with(|_| {})
     }
 
+    /// Starts the program, whose first words are for the caller.
+    pub fn start_and_hear(&self) -> Running {
+        self.spawn(|_| {})
+    }
+
     /// As [`Self::start`], after a change to how it is started.
     pub fn start_with(&self, change: impl FnOnce(&mut Command)) -> Running {
         let mut running = self.spawn(change);

@@ -7,6 +7,7 @@ use crate::files::holders;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Uid};
 use snapify_sys::unix_diag::{self, UnixSocketInfo};
 use snapify_sys::unix_socket;
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -31,15 +32,16 @@ impl Name {
         }
     }
 
-    fn path(&self) -> Option<PathBuf> {
+    /// Its file.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
         let file = self.file.as_ref().filter(|_| !self.is_abstract())?;
         let base = file.directory.as_deref().unwrap_or(Path::new("/"));
         Some(base.join(&*self.address))
     }
 }
 
-/// What is in the way of binding sockets to their names again.
-pub(crate) fn preflight(sockets: &[UnixSocket]) -> Vec<Obstacle> {
+/// What is in the way of binding sockets to their names again, in directories that are there or will be (`restorable`).
+pub(crate) fn preflight(sockets: &[UnixSocket], restorable: &HashSet<&Path>) -> Vec<Obstacle> {
     let owners = (0..sockets.len()).filter(|&index| owns_name(sockets, index));
     let names: Vec<&Name> = owners
         .filter_map(|index| sockets[index].name.as_ref())
@@ -56,8 +58,10 @@ pub(crate) fn preflight(sockets: &[UnixSocket]) -> Vec<Obstacle> {
                 return vec![Obstacle::new("UNIX sockets", why)];
             }
         };
-        let found: Vec<(Obstacle, bool)> =
-            names.iter().filter_map(|name| taken(name, &all)).collect();
+        let found: Vec<(Obstacle, bool)> = names
+            .iter()
+            .filter_map(|name| taken(name, &all, restorable))
+            .collect();
         let is_passing = found.iter().any(|(_, may_pass)| *may_pass);
         obstacles = found.into_iter().map(|(obstacle, _)| obstacle).collect();
         if !is_passing || attempt + 1 == PATIENCE {
@@ -95,6 +99,7 @@ fn taken(
             let directory = path.parent().unwrap_or(Path::new("/"));
             return match rustix::fs::stat(directory) {
                 Ok(_) => None,
+                Err(_) if restorable.contains(directory) => None,
                 Err(errno) => refuse(
                     format!("{}: {}", directory.display(), io::Error::from(errno)),
                     false,
