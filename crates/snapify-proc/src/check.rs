@@ -8,6 +8,7 @@ use crate::context;
 use crate::error::{Obstacle, ProcError};
 use crate::external::{External, Outside};
 use crate::files::survey::{Subject, Survey};
+use crate::freeze::leader_has_ended;
 use crate::ids::{Pid, Tid};
 use crate::procfs::ProcDir;
 use crate::procfs::status::Status;
@@ -54,11 +55,12 @@ fn look(proc: &ProcDir, externals: &[External]) -> Result<Vec<Obstacle>, ProcErr
     let mut living = Vec::new();
     for member in tree::find(pid)? {
         // Processes end at any time.
-        let Ok(proc) = ProcDir::open(member.pid()) else {
+        let Ok(proc) = standing_for(member.pid()) else {
             continue;
         };
         let Ok(status) = proc.status() else { continue };
         members.insert(member.pid(), status.inner_tgid());
+        members.insert(proc.pid(), status.inner_tgid());
         if let Member::Living(_) = member {
             living.push((proc, status));
         }
@@ -89,6 +91,22 @@ fn look(proc: &ProcDir, externals: &[External]) -> Result<Vec<Obstacle>, ProcErr
     Ok(obstacles)
 }
 
+/// The directory of a process, or of one of its threads if the first has ended: of that the kernel shows next to nothing.
+fn standing_for(pid: Pid) -> Result<ProcDir, ProcError> {
+    let proc = ProcDir::open(pid)?;
+    if !leader_has_ended(pid) {
+        return Ok(proc);
+    }
+    let lives = |tid: &Tid| {
+        proc.thread_status(*tid)
+            .is_ok_and(|status| !status.is_dead())
+    };
+    match proc.threads()?.into_iter().find(lives) {
+        Some(tid) => ProcDir::open(Pid(tid.0)),
+        None => Ok(proc),
+    }
+}
+
 const CLOSED: &str = "it may not be looked at: it has privileges that you lack, or has forbidden it (PR_SET_DUMPABLE)";
 
 fn has_ended(proc: &ProcDir) -> bool {
@@ -113,7 +131,9 @@ fn check_one(
     let mut threads = Vec::with_capacity(outer.len());
     for &tid in &outer {
         // Threads end at any time.
-        if let Ok(status) = proc.thread_status(tid) {
+        if let Ok(status) = proc.thread_status(tid)
+            && !status.is_dead()
+        {
             threads.push((tid, status.inner_tid()));
         }
     }
@@ -157,7 +177,7 @@ fn check_one(
 fn hopeless(pid: Pid, status: &Status) -> Option<String> {
     let ours = rustix::process::geteuid().as_raw();
     let ids = &status.uid;
-    if status.tgid != pid {
+    if status.tgid != pid && !leader_has_ended(status.tgid) {
         Some(format!(
             "it is a thread of process {}, not a process",
             status.tgid
@@ -168,8 +188,6 @@ fn hopeless(pid: Pid, status: &Status) -> Option<String> {
         Some("it is a thread of the kernel".into())
     } else if status.is_dead() && status.threads <= 1 {
         Some("it has ended".into())
-    } else if status.is_dead() {
-        Some("its first thread has ended while others run, which is not supported".into())
     } else if status.tracer != 0 {
         Some(format!("it is being traced by process {}", status.tracer))
     } else if ids.single() != Some(ours) && ids.real != ours {

@@ -37,6 +37,7 @@ pub(crate) struct FrozenThread {
 /// All work must be done by the thread that made it: the kernel takes ptrace requests from no other.
 #[derive(Debug)]
 pub(crate) struct FrozenProcess {
+    /// Its id, or that of one of its threads if the first one has ended.
     pub(crate) pid: Pid,
     pub(crate) proc: ProcDir,
     pub(crate) threads: Vec<FrozenThread>,
@@ -118,16 +119,21 @@ impl FrozenProcess {
         self.threads
             .sort_by_key(|thread| (thread.tid != leader, thread.tid));
         match self.threads.first() {
-            Some(first) if first.tid == leader => Ok(()),
-            Some(_) => {
-                Err(self
-                    .refused("its first thread has ended while others run, which is not supported"))
+            Some(first) if first.tid == leader => {}
+            // The first thread has ended. Of that one the kernel shows neither memory nor descriptors any more, and takes no
+            // requests: another stands for the process.
+            Some(first) => {
+                self.pid = Pid(first.tid.0);
+                self.proc = ProcDir::open(self.pid)?;
             }
-            None => Err(ProcError::Died {
-                pid: self.pid,
-                during: "stopping its threads",
-            }),
+            None => {
+                return Err(ProcError::Died {
+                    pid: self.pid,
+                    during: "stopping its threads",
+                });
+            }
         }
+        Ok(())
     }
 
     /// Says in words why a process may not be attached to.
@@ -237,10 +243,6 @@ impl FrozenProcess {
                 obstacles: bad,
             })
         }
-    }
-
-    fn refused(&self, why: &str) -> ProcError {
-        refused(self.pid, why)
     }
 
     /// How long each of `count` remote system calls (getppid) takes in this process: the unit of cost of saving and restoring.
@@ -393,12 +395,18 @@ fn refused(pid: Pid, why: &str) -> ProcError {
     }
 }
 
+/// Whether the first thread of a process has ended while others go on.
+pub(crate) fn leader_has_ended(pid: Pid) -> bool {
+    let status = ProcDir::open(pid).and_then(|proc| proc.status());
+    status.is_ok_and(|status| status.is_dead() && status.threads > 1)
+}
+
 /// What makes even stopping it impossible or unwise.
 fn refuse_at_once(pid: Pid, status: &Status) -> Result<(), ProcError> {
     if pid.0 == std::process::id() as i32 {
         return Err(refused(pid, "it is this program itself"));
     }
-    if status.tgid != pid {
+    if status.tgid != pid && !leader_has_ended(status.tgid) {
         return Err(refused(
             pid,
             &format!("it is a thread of process {}, not a process", status.tgid),
@@ -407,7 +415,7 @@ fn refuse_at_once(pid: Pid, status: &Status) -> Result<(), ProcError> {
     if status.kernel_thread {
         return Err(refused(pid, "it is a thread of the kernel"));
     }
-    if status.is_dead() {
+    if status.is_dead() && status.threads <= 1 {
         return Err(refused(pid, "it has ended"));
     }
     if status.tracer != 0 {

@@ -6,6 +6,7 @@ use crate::error::ProcError;
 use crate::ids::Pid;
 use crate::procfs::ProcDir;
 use crate::remote::Tracee;
+use rustix::process::{PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use snapify_sys::clone::{Fork, fork};
 use snapify_sys::process;
@@ -46,6 +47,20 @@ pub(super) fn inner(outer: Pid, view: &View<'_>) -> Option<Pid> {
         let is_ours = view.members.contains_key(&status.tgid);
         is_ours.then(|| Pid(status.inner_tid().0))
     })
+}
+
+/// A descriptor of a process, or of one of its threads that stands for it.
+///
+/// # Errors
+/// Those of pidfd_open(2).
+pub(crate) fn open(pid: Pid) -> rustix::io::Result<OwnedFd> {
+    /// `PIDFD_THREAD` (Linux 6.9).
+    const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
+    let process = rustix::process::Pid::from_raw(pid.0).ok_or(rustix::io::Errno::SRCH)?;
+    match pidfd_open(process, PidfdFlags::empty()) {
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => pidfd_open(process, THREAD),
+        other => other,
+    }
 }
 
 impl PidFd {

@@ -13,7 +13,7 @@ use crate::path::ImagePath;
 use crate::procfs::ProcDir;
 use crate::procfs::fdinfo::{FdInfo, Lock, LockKind};
 use rustix::fs::{FileType, FsWord, Stat};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags};
+use rustix::process::PidfdGetfdFlags;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -359,12 +359,9 @@ impl<'a> Owner<'a> {
 
     fn new(subject: &Subject<'a>) -> Result<Self, ProcError> {
         let pid = subject.proc.pid();
-        let pidfd = rustix::process::Pid::from_raw(pid.0)
-            .ok_or(rustix::io::Errno::SRCH)
-            .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()))
-            .map_err(ProcError::system(format!(
-                "opening a descriptor of process {pid}"
-            )))?;
+        let pidfd = super::pidfd::open(pid).map_err(ProcError::system(format!(
+            "opening a descriptor of process {pid}"
+        )))?;
         let stat = subject.proc.stat()?;
         Ok(Self {
             proc: subject.proc,

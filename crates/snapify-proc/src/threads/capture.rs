@@ -1,9 +1,10 @@
 //! Describing stopped threads.
 
-use super::image::{AlternateStackImage, RseqImage, SchedulingImage, ThreadImage};
-use super::restart;
+use super::image::{AlternateStackImage, RegistersImage, RseqImage, SchedulingImage, ThreadImage};
+use super::{numa, restart};
 use crate::abi::SignalStack;
 use crate::attributes::ThreadAttributes;
+use crate::capture::CaptureContext;
 use crate::error::{Obstacle, ProcError};
 use crate::freeze::FrozenThread;
 use crate::ids::{Pid, RemoteAddr};
@@ -56,6 +57,7 @@ pub(crate) fn capture(
         [PR_GET_TIMERSLACK, 0, 0, 0, 0, 0],
     )?;
 
+    let memory_policy = numa::capture(tracee, tid)?;
     let attributes = ThreadAttributes::capture(tracee, tid)?;
     let stopped = tracee.thread(tid)?;
     let pending = stopped
@@ -105,7 +107,47 @@ pub(crate) fn capture(
         },
         affinity: tracee.affinity(tid)?,
         timer_slack,
+        memory_policy,
         attributes,
+    })
+}
+
+/// A first thread that has ended while others go on: it comes back to end at once, by the `syscall` instruction at
+/// `instruction`. `other` is one of the others.
+///
+/// # Errors
+/// If the process is killed meanwhile.
+pub(crate) fn ended_leader(
+    ctx: &CaptureContext<'_>,
+    other: &ThreadImage,
+    instruction: RemoteAddr,
+) -> Result<ThreadImage, ProcError> {
+    let leader = ProcDir::open(ctx.status.tgid)?;
+    let stat = leader.stat()?;
+    let registers = RegistersImage {
+        rax: libc::SYS_exit as u64,
+        // Of a status as of wait(2).
+        rdi: (stat.exit_code >> 8) as u64 & 0xff,
+        orig_rax: u64::MAX,
+        rip: instruction.0,
+        ..other.registers
+    };
+    Ok(ThreadImage {
+        tid: ctx.status.inner_tgid().0,
+        name: ImagePath::from_bytes(stat.comm),
+        registers,
+        signal_mask: u64::MAX,
+        pending: Vec::new(),
+        // All that it had registered was done with at its end.
+        rseq: None,
+        robust_list: (RemoteAddr(0), other.robust_list.1),
+        clear_tid: RemoteAddr(0),
+        alternate_stack: AlternateStackImage {
+            address: RemoteAddr(0),
+            bytes: 0,
+            flags: libc::SS_DISABLE,
+        },
+        ..other.clone()
     })
 }
 

@@ -1,5 +1,6 @@
 //! The image of one thread.
 
+use super::numa::MemoryPolicy;
 use crate::attributes::ThreadAttributes;
 use crate::ids::RemoteAddr;
 use crate::image::hex::HexBytes;
@@ -40,6 +41,9 @@ pub struct ThreadImage {
     pub affinity: Vec<u64>,
     /// Timer slack in nanoseconds.
     pub timer_slack: u64,
+    /// Where it takes memory on a NUMA machine, if it has chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_policy: Option<MemoryPolicy>,
     /// What it has set about itself.
     #[serde(default)]
     pub attributes: ThreadAttributes,

@@ -119,6 +119,9 @@ fn finish_one(
             [robust.0, bytes, 0, 0, 0, 0],
         )?;
     }
+    if let Some(policy) = &thread.memory_policy {
+        policy.restore(tracee, tid, &warn)?;
+    }
     let args = [thread.clear_tid.0, 0, 0, 0, 0, 0];
     let answer = tracee.syscall_in(tid, "set_tid_address", libc::SYS_set_tid_address, args)?;
     if answer != thread.tid as u64 {

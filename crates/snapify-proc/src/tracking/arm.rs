@@ -78,10 +78,9 @@ fn create(process: &mut FrozenProcess) -> Result<OwnedFd, ProcError> {
 
 /// A copy of a descriptor of another process (pidfd_getfd(2)).
 fn fetch(pid: Pid, number: i32) -> Result<OwnedFd, ProcError> {
-    use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+    use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
     let fetch = || {
-        let process = Pid::from_raw(pid.0).ok_or(rustix::io::Errno::SRCH)?;
-        let process = pidfd_open(process, PidfdFlags::empty())?;
+        let process = crate::files::pidfd::open(pid)?;
         pidfd_getfd(process, number, PidfdGetfdFlags::empty())
     };
     fetch().map_err(ProcError::system(format!(

@@ -190,6 +190,10 @@ fn describe_one(
         for thread in frozen {
             images.push(threads::capture::capture(tracee, ctx.proc, thread)?);
         }
+        if images[0].tid != place.kin.pid {
+            let ended = threads::capture::ended_leader(ctx, &images[0], instruction)?;
+            images.insert(0, ended);
+        }
         images[0].extended_permission = threads::capture::extended_permission(tracee)?;
         let signals = signals::capture(tracee, ctx)?;
         let timers = timers::capture(tracee, ctx)?;
@@ -320,7 +324,7 @@ struct Relations {
     order: Vec<Pid>,
     kin: HashMap<Pid, Kin>,
     ended: Vec<EndedProcess>,
-    /// As we see them, and as they see themselves.
+    /// As we see them, and as they see themselves; those whose first thread has ended by that of another too.
     inner: HashMap<Pid, Pid>,
 }
 
@@ -332,16 +336,21 @@ impl Relations {
         }
         let inner: HashMap<Pid, Pid> = statuses
             .iter()
-            .map(|(&pid, status)| (pid, status.inner_tgid()))
+            .flat_map(|(&pid, status)| [pid, status.tgid].map(|id| (id, status.inner_tgid())))
+            .collect();
+        // Where the first thread has ended, another stands for its process.
+        let stands_for: HashMap<Pid, Pid> = statuses
+            .iter()
+            .map(|(&pid, status)| (status.tgid, pid))
             .collect();
         let ids: HashSet<i32> = inner.values().map(|pid| pid.0).collect();
         let mut kin = HashMap::new();
         let mut children: HashMap<Option<Pid>, Vec<Pid>> = HashMap::new();
         for pid in frozen.processes().chain(frozen.ended.iter().copied()) {
             let status = &statuses[&pid];
-            let parent = Some(status.parent).filter(|parent| inner.contains_key(parent));
+            let parent = stands_for.get(&status.parent).copied();
             children.entry(parent).or_default().push(pid);
-            let stat = ProcDir::open(pid)?.stat()?;
+            let stat = ProcDir::open(status.tgid)?.stat()?;
             let relation = Kin {
                 pid: inner[&pid].0,
                 parent: parent.map_or(0, |parent| inner[&parent].0),
@@ -396,7 +405,8 @@ impl Relations {
 
     /// The ids that the processes have for themselves.
     fn ids(&self) -> Vec<i32> {
-        self.inner.values().map(|pid| pid.0).collect()
+        let ids: HashSet<i32> = self.inner.values().map(|pid| pid.0).collect();
+        ids.into_iter().collect()
     }
 
     fn members(&self) -> HashMap<Pid, Pid> {

@@ -42,6 +42,16 @@ fn transfers() {
 }
 
 #[test]
+fn policy() {
+    for user in User::all() {
+        let stage = Stage::new("policy", user);
+        if stage.start_if_possible(&[]).is_some() {
+            stage.survives(|| stage.start());
+        }
+    }
+}
+
+#[test]
 fn events() {
     survives("events");
 }

@@ -112,6 +112,16 @@ fn stopped() {
 }
 
 #[test]
+fn ended() {
+    survives("ended");
+}
+
+#[test]
+fn leader() {
+    survives("leader");
+}
+
+#[test]
 fn semaphores() {
     survives("semaphores");
 }
