@@ -18,6 +18,7 @@ pub mod ids;
 pub mod image;
 pub mod ipc;
 pub mod memory;
+mod parts;
 pub mod path;
 pub mod privileges;
 pub mod procfs;

@@ -4,6 +4,7 @@ use super::classify::{Class, classify, place};
 use super::image::{
     Executable, FileImage, LayoutImage, MappingFlags, MappingImage, MappingKind, MemoryImage,
 };
+use super::present::{Kind, Looker};
 use super::settings::{self, Settings};
 use super::{named, shared, vdso};
 use crate::capture::CaptureContext;
@@ -16,14 +17,11 @@ use crate::procfs::maps::{Mapping, VmFlags};
 use crate::remote::{SYSCALL, Tracee};
 use crate::tracking::{Spans, Watch};
 use snapify_store::{PAGE_SIZE, PageRange, SpaceId};
-use snapify_sys::pagemap::{Categories, Filter, Region, is_tracked, scan};
+use snapify_sys::pagemap::is_tracked;
 use snapify_sys::{uffd, vm};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
-
-/// Regions that one PAGEMAP_SCAN returns at most.
-const REGIONS: usize = 4096;
 
 /// Which pages are saved.
 #[derive(Debug, Default)]
@@ -83,12 +81,10 @@ fn spans(ranges: &[PageRange]) -> Spans {
     spans
 }
 
-/// Adds pages that follow those added before; with none of the first `begin` they are joined.
-fn append(ranges: &mut Vec<PageRange>, begin: usize, next: PageRange) {
-    match ranges[begin..].last_mut() {
-        Some(last) if last.start + last.bytes == next.start => last.bytes += next.bytes,
-        _ => ranges.push(next),
-    }
+fn addresses(spans: &Spans) -> impl Iterator<Item = (RemoteAddr, u64)> {
+    spans
+        .iter()
+        .map(|(start, end)| (RemoteAddr(start), end - start))
 }
 
 /// Where a `syscall` instruction is in the process: in its vDSO, or else in any of its code.
@@ -160,9 +156,7 @@ pub(crate) fn capture(
     let mut work = Work {
         ctx,
         uffd,
-        pagemap: ctx.proc.open_file("pagemap")?,
-        regions: vec![Region::default(); REGIONS],
-        guards_known: true,
+        looker: Looker::new(ctx.proc.open_file("pagemap")?),
         files: Vec::new(),
         file_index: HashMap::new(),
         space,
@@ -187,7 +181,7 @@ pub(crate) fn capture(
         None => 0,
     };
     let settings = std::mem::take(&mut work.settings);
-    work.ranges.watch.set_guards_known(work.guards_known);
+    work.ranges.watch.set_guards_known(work.looker.guards_known);
     let image = MemoryImage {
         space,
         settings,
@@ -224,10 +218,7 @@ struct Work<'a> {
     ctx: &'a CaptureContext<'a>,
     /// What has tracked the memory so far.
     uffd: Option<BorrowedFd<'a>>,
-    pagemap: File,
-    regions: Vec<Region>,
-    /// Whether this kernel knows guard regions.
-    guards_known: bool,
+    looker: Looker,
     files: Vec<FileImage>,
     file_index: HashMap<Vec<u8>, usize>,
     /// Where its private memory goes in the page file.
@@ -247,7 +238,7 @@ impl Work<'_> {
         let mut guards = Vec::new();
         let begin = self.ranges.ranges.len();
         if let Some(obstacle) =
-            watched(&self.pagemap, mapping).map_err(|e| self.pagemap_error(e))?
+            watched(&self.looker.pagemap, mapping).map_err(|e| self.pagemap_error(e))?
         {
             self.ctx.refuse(obstacle);
             return Ok(None);
@@ -334,7 +325,9 @@ impl Work<'_> {
             flags.key = mapping.pkey;
         }
         if mapping.shared && !matches!(kind, MappingKind::External { .. }) {
-            self.guards(mapping, &mut guards)?;
+            let found = self.looker.guards(mapping);
+            let found = found.map_err(|e| self.pagemap_error(e))?;
+            guards.extend(addresses(&found));
         }
         flags.guards = guards;
         let mut written = Vec::new();
@@ -354,84 +347,35 @@ impl Work<'_> {
     }
 
     /// Notes the pages of a private mapping that hold something (of a file's, only those that were written), and guard
-    /// regions (`MADV_GUARD_INSTALL`, with which newer C libraries guard thread stacks).
+    /// regions.
     fn present(
         &mut self,
         mapping: &Mapping,
         of_file: bool,
         guards: &mut Vec<(RemoteAddr, u64)>,
     ) -> Result<u64, ProcError> {
-        let not = match of_file {
-            // A page of zeros hides what is in the file, be it the kernel's own (of merged pages).
-            true => Categories::FILE,
-            false => Categories::ZERO_PAGE,
+        let kind = Kind {
+            of_file,
+            trusted: self.is_ours(mapping),
         };
-        let guard = match self.guards_known {
-            true => Categories::GUARD,
-            false => Categories::NONE,
-        };
-        let filter = Filter {
-            inverted: not,
-            all: not,
-            any: Categories::PRESENT | Categories::SWAPPED | guard,
-            report: Categories::PRESENT | Categories::WRITTEN | guard,
-        };
-        let begin = self.ranges.ranges.len();
-        let written_begin = self.ranges.written.len();
+        let found = self.looker.look(mapping, kind);
+        let found = found.map_err(|e| self.pagemap_error(e))?;
+        guards.extend(addresses(&found.guards));
         let space = self.space;
-        let trusted = self.is_ours(mapping);
-        let mut stale = false;
-        let Ranges {
-            ranges, written, ..
-        } = &mut self.ranges;
-        let result = scan(
-            &self.pagemap,
-            mapping.start.0,
-            mapping.end.0,
-            filter,
-            &mut self.regions,
-            |region| {
-                let bytes = region.end - region.start;
-                if region.categories.contains(Categories::GUARD) && guard != Categories::NONE {
-                    guards.push((RemoteAddr(region.start), bytes));
-                    return;
-                }
-                let next = PageRange {
-                    space,
-                    start: region.start,
-                    bytes,
-                };
-                append(ranges, begin, next);
-                let has = |kind| region.categories.contains(kind);
-                // Where a page that the process had of its own was given back, a private mapping of a file keeps the mark
-                // of it, which looks like a page that is swapped out and was not written.
-                let unchanged = !has(Categories::WRITTEN) && (!of_file || has(Categories::PRESENT));
-                if !trusted || !unchanged {
-                    append(written, written_begin, next);
-                }
-                stale |= !trusted && !has(Categories::WRITTEN);
-            },
-        );
-        match result {
-            Ok(()) => {
-                // Before Linux 6.14 (and stable versions of that time) pages keep their marks when they are moved by mremap, and
-                // writes to them cannot be told from then on.
-                if !stale && is_trackable(mapping) {
-                    let (start, end) = (mapping.start.0, mapping.end.0);
-                    self.ranges.watch.push(start, end);
-                }
-                Ok(self.ranges.ranges[begin..].iter().map(|r| r.bytes).sum())
-            }
-            // Before Linux 6.15.
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) && self.guards_known => {
-                self.guards_known = false;
-                self.ranges.ranges.truncate(begin);
-                self.ranges.written.truncate(written_begin);
-                guards.clear();
-                self.present(mapping, of_file, guards)
-            }
-            Err(e) => Err(self.pagemap_error(e)),
+        let range = |(start, end)| PageRange {
+            space,
+            start,
+            bytes: end - start,
+        };
+        self.ranges.ranges.extend(found.present.iter().map(range));
+        self.ranges.written.extend(found.written.iter().map(range));
+        // Before Linux 6.14 (and stable versions of that time) pages keep their marks when they are moved by mremap, and
+        // writes to them cannot be told from then on.
+        if !found.stale && is_trackable(mapping) {
+            let (start, end) = (mapping.start.0, mapping.end.0);
+            self.ranges.watch.push(start, end, of_file);
         }
+        Ok(found.present.bytes())
     }
 
     /// Whether the mapping is registered with our userfaultfd, which has tracked it since it was.
@@ -440,33 +384,6 @@ impl Work<'_> {
         // The kernel refuses what is registered with another one.
         let register = |uffd| uffd::register(uffd, mapping.start.0, mapping.end.0);
         watched && self.uffd.is_some_and(|uffd| register(uffd).is_ok())
-    }
-
-    /// Notes the guard regions of a shared mapping, whose pages are not the process's.
-    fn guards(
-        &mut self,
-        mapping: &Mapping,
-        guards: &mut Vec<(RemoteAddr, u64)>,
-    ) -> Result<(), ProcError> {
-        if !self.guards_known {
-            return Ok(());
-        }
-        let filter = Filter {
-            all: Categories::GUARD,
-            ..Filter::default()
-        };
-        let result = scan(
-            &self.pagemap,
-            mapping.start.0,
-            mapping.end.0,
-            filter,
-            &mut self.regions,
-            |region| guards.push((RemoteAddr(region.start), region.end - region.start)),
-        );
-        match result {
-            Err(e) if e.raw_os_error() != Some(libc::EINVAL) => Err(self.pagemap_error(e)),
-            _ => Ok(()),
-        }
     }
 
     fn pagemap_error(&self, error: std::io::Error) -> ProcError {

@@ -14,6 +14,7 @@ mod keep;
 mod layout;
 pub(crate) mod named;
 pub(crate) mod names;
+mod present;
 pub(crate) mod room;
 mod save;
 mod segments;

@@ -16,7 +16,7 @@ mod home;
 mod pin;
 mod seat;
 
-pub(crate) use pin::Pin;
+pub(crate) use pin::{Pin, unpinned};
 
 use crate::abi::Pod;
 use crate::error::ProcError;

@@ -2,12 +2,25 @@
 
 use crate::ids::Tid;
 use snapify_sys::process;
+use std::cell::RefCell;
+
+thread_local! {
+    /// Where this thread may run when it is not pinned, while it is.
+    static UNPINNED: RefCell<Option<Vec<u64>>> = const { RefCell::new(None) };
+}
+
+/// Where this thread might run if it were not pinned, as the kernel's bit mask; nothing if it is not.
+pub(crate) fn unpinned() -> Option<Vec<u64>> {
+    UNPINNED.with_borrow(Clone::clone)
+}
 
 /// Pins this thread to a CPU until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Pin {
     pub(super) mask: Vec<u64>,
     ours: Vec<u64>,
+    /// Whether this thread was not pinned before.
+    first: bool,
 }
 
 impl Pin {
@@ -30,12 +43,20 @@ impl Pin {
         let mut mask = vec![0; common.len()];
         mask[cpu / 64] = 1 << (cpu % 64);
         process::set_affinity(0, &mask).ok()?;
-        Some(Self { mask, ours })
+        let first = UNPINNED.with_borrow_mut(|unpinned| {
+            let first = unpinned.is_none();
+            unpinned.get_or_insert_with(|| ours.clone());
+            first
+        });
+        Some(Self { mask, ours, first })
     }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
         let _ = process::set_affinity(0, &self.ours);
+        if self.first {
+            UNPINNED.set(None);
+        }
     }
 }

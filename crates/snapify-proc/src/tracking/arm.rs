@@ -4,7 +4,10 @@ use crate::error::ProcError;
 use crate::freeze::FrozenProcess;
 use crate::ids::Pid;
 use crate::memory::{self, Ranges};
-use snapify_sys::pagemap::{Categories, Filter, Region, protect};
+use crate::parts;
+use crate::tracking::Spans;
+use snapify_store::PAGE_SIZE;
+use snapify_sys::pagemap::{Categories, Filter, Region, protect, protect_every};
 use snapify_sys::uffd;
 use std::fs::File;
 use std::io;
@@ -13,18 +16,33 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Regions that one PAGEMAP_SCAN returns at most.
 const REGIONS: usize = 4096;
 
+/// Pages are protected stretch by stretch if stretches have so many bytes on average.
+const LONG: u64 = 256 << 10;
+
 /// Mappings to be tracked.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// Begin and end of each, in order.
-    mappings: Vec<(u64, u64)>,
+    /// In the order of addresses.
+    mappings: Vec<Watched>,
     /// Whether the kernel knows guard regions.
     guards_known: bool,
 }
 
+/// A private mapping, or several next to each other.
+#[derive(Clone, Copy, Debug)]
+struct Watched {
+    start: u64,
+    end: u64,
+    of_file: bool,
+}
+
 impl Watch {
-    pub(crate) fn push(&mut self, start: u64, end: u64) {
-        self.mappings.push((start, end));
+    pub(crate) fn push(&mut self, start: u64, end: u64, of_file: bool) {
+        self.mappings.push(Watched {
+            start,
+            end,
+            of_file,
+        });
     }
 
     pub(crate) fn set_guards_known(&mut self, known: bool) {
@@ -32,8 +50,8 @@ impl Watch {
     }
 
     /// Mappings next to each other, in one.
-    fn joined(&self) -> impl Iterator<Item = &[(u64, u64)]> {
-        self.mappings.chunk_by(|a, b| a.1 == b.0)
+    fn joined(&self) -> impl Iterator<Item = &[Watched]> {
+        (self.mappings).chunk_by(|a, b| a.end == b.start && a.of_file == b.of_file)
     }
 }
 
@@ -94,28 +112,39 @@ fn protect_all(
     ranges: &Ranges,
     uffd: BorrowedFd<'_>,
 ) -> Result<u64, ProcError> {
-    let what = || format!("track the memory of process {}", process.pid);
-    let pagemap = process.proc.open_file("pagemap")?;
-    let mut buffer = vec![Region::default(); REGIONS];
+    let failed = || ProcError::system(format!("track the memory of process {}", process.pid));
+    let mut tracked = Vec::new();
     let mut untracked = 0;
     for group in ranges.watch.joined() {
-        let &[(start, _), ..] = group else { continue };
-        let end = group.last().map_or(start, |last| last.1);
-        let mut protect = |start, end| protect_one(&pagemap, uffd, ranges, start, end, &mut buffer);
-        match protect(start, end) {
-            Ok(()) => {}
+        let (Some(first), Some(last)) = (group.first(), group.last()) else {
+            continue;
+        };
+        let all = Watched {
+            end: last.end,
+            ..*first
+        };
+        match uffd::register(uffd, all.start, all.end) {
+            Ok(()) => tracked.push(all),
             Err(e) if is_refusal(&e) => {
-                for &(start, end) in group {
-                    match protect(start, end) {
-                        Ok(()) => {}
-                        Err(e) if is_refusal(&e) => untracked += end - start,
-                        Err(e) => return Err(ProcError::system(what())(e)),
+                for one in group {
+                    match uffd::register(uffd, one.start, one.end) {
+                        Ok(()) => tracked.push(*one),
+                        Err(e) if is_refusal(&e) => untracked += one.end - one.start,
+                        Err(e) => return Err(failed()(e)),
                     }
                 }
             }
-            Err(e) => return Err(ProcError::system(what())(e)),
+            Err(e) => return Err(failed()(e)),
         }
     }
+    let pagemap = process.proc.open_file("pagemap")?;
+    let orders = orders(&tracked, &ranges.present());
+    let bytes = orders.iter().map(Order::bytes).sum();
+    let not_pages = match ranges.watch.guards_known {
+        true => Categories::GUARD,
+        false => Categories::NONE,
+    };
+    parts::each(&orders, bytes, |order| order.carry_out(&pagemap, not_pages)).map_err(failed())?;
     Ok(untracked)
 }
 
@@ -124,27 +153,69 @@ fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EINVAL))
 }
 
-fn protect_one(
-    pagemap: &File,
-    uffd: BorrowedFd<'_>,
-    ranges: &Ranges,
-    start: u64,
-    end: u64,
-    buffer: &mut [Region],
-) -> io::Result<()> {
-    uffd::register(uffd, start, end)?;
-    // Pages of files stay as they are: what the kernel would leave behind in the place of one looks like a page of the
-    // process's own. And places without a page must not get page tables for that.
-    let guard = match ranges.watch.guards_known {
-        true => Categories::GUARD,
-        false => Categories::NONE,
-    };
-    let not = Categories::FILE | guard;
-    let filter = Filter {
-        inverted: not,
-        all: Categories::WRITTEN | not,
-        any: Categories::PRESENT | Categories::SWAPPED,
-        report: Categories::NONE,
-    };
-    protect(pagemap, start, end, filter, buffer)
+/// Pages to be protected.
+enum Order {
+    /// All of them.
+    Every(u64, u64),
+    /// Among these, those that are there and not protected yet.
+    Some(Watched),
+}
+
+/// What is to be done about mappings, whose pages are `present`.
+fn orders(tracked: &[Watched], present: &Spans) -> Vec<Order> {
+    let mut orders = Vec::new();
+    for area in tracked {
+        let (mut pieces, mut bytes) = (0, 0);
+        for (start, end) in present.within(area.start, area.end) {
+            pieces += 1;
+            bytes += end - start;
+        }
+        if pieces * LONG <= bytes {
+            let spans = present.within(area.start, area.end);
+            let parts = spans.flat_map(|(start, end)| parts::cut(start, end));
+            orders.extend(parts.map(|(start, end)| Order::Every(start, end)));
+        } else {
+            let parts = parts::cut(area.start, area.end);
+            orders.extend(parts.map(|(start, end)| {
+                Order::Some(Watched {
+                    start,
+                    end,
+                    ..*area
+                })
+            }));
+        }
+    }
+    orders
+}
+
+impl Order {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Every(start, end) => end - start,
+            Self::Some(area) => area.end - area.start,
+        }
+    }
+
+    fn carry_out(&self, pagemap: &File, not_pages: Categories) -> io::Result<()> {
+        let area = match *self {
+            Self::Every(start, end) => return protect_every(pagemap, start, end),
+            Self::Some(area) => area,
+        };
+        // Pages of files stay as they are: what the kernel would leave behind in the place of one looks like a page of the
+        // process's own. To tell those it looks up each page, which takes it longer than all the rest. And places without
+        // a page must not get page tables for that.
+        let not = match area.of_file {
+            true => Categories::FILE | not_pages,
+            false => not_pages,
+        };
+        let filter = Filter {
+            inverted: not,
+            all: Categories::WRITTEN | not,
+            any: Categories::PRESENT | Categories::SWAPPED,
+            report: Categories::NONE,
+        };
+        let most = REGIONS.min(((area.end - area.start) / PAGE_SIZE) as usize + 1);
+        let mut regions = vec![Region::default(); most];
+        protect(pagemap, area.start, area.end, filter, &mut regions)
+    }
 }

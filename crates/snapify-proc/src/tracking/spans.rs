@@ -36,6 +36,13 @@ impl Spans {
         behind.checked_sub(1).is_some_and(|n| end <= self.0[n].1)
     }
 
+    /// What of it is in `start..end`.
+    pub(crate) fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
+        let first = self.0.partition_point(|span| span.1 <= start);
+        let spans = self.0[first..].iter().take_while(move |span| span.0 < end);
+        spans.map(move |span| (span.0.max(start), span.1.min(end)))
+    }
+
     /// What is in one of them.
     pub(crate) fn union(&self, other: &Self) -> Self {
         let mut all = Self::default();
@@ -133,6 +140,9 @@ mod tests {
             assert_eq!(set(&union), &set(&a) | &set(&b));
             assert_eq!(set(&both), &set(&a) & &set(&b), "{a:?} {b:?}");
             assert_eq!(set(&a.difference(&b)), &set(&a) - &set(&b), "{a:?} {b:?}");
+            assert_eq!(a.bytes(), set(&a).len() as u64);
+            let within: BTreeSet<u64> = a.within(7, 23).flat_map(|(from, to)| from..to).collect();
+            assert_eq!(within, &set(&a) & &(7..23).collect(), "{a:?}");
             assert!(
                 a.is_sound() && union.is_sound() && both.is_sound(),
                 "{both:?}"
