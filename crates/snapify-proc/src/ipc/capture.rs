@@ -212,9 +212,11 @@ struct Survey<'a> {
 }
 
 /// What is done with an object.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Take,
+    /// It may be the program's: it is young enough, and nobody is known to use it. What cannot be read is not.
+    TakeIfReadable,
     Leave,
     /// A stranger with this process id (0: one that is not visible) uses it, too.
     Shared(i32),
@@ -246,7 +248,7 @@ impl Survey<'_> {
         Ok(match (ours, stranger) {
             (true, Some(stranger)) => Verdict::Shared(stranger),
             (true, None) => Verdict::Take,
-            (false, None) if young => Verdict::Take,
+            (false, None) if young => Verdict::TakeIfReadable,
             (false, _) => Verdict::Leave,
         })
     }
@@ -286,6 +288,7 @@ impl Survey<'_> {
         for (id, status) in all {
             let ours = attached.remove(&id).unwrap_or_default();
             let strangers = status.attached > ours.count;
+            let mut verdict = Verdict::Take;
             if ours.count > 0 && strangers {
                 let why = "a process that is not saved has it attached, too";
                 self.refuse("shared memory segment", id, why);
@@ -297,7 +300,7 @@ impl Survey<'_> {
                     status.changed_at,
                     status.attached_at.max(status.detached_at),
                 );
-                let verdict = self.judge(tracee, &status.permissions, times, &users)?;
+                verdict = self.judge(tracee, &status.permissions, times, &users)?;
                 // One that others have attached may have been made for them.
                 if strangers || verdict == Verdict::Leave {
                     continue;
@@ -321,7 +324,7 @@ impl Survey<'_> {
                     locked: status.permissions.mode & ipc::SHM_LOCKED != 0,
                     huge_page,
                 }),
-                Err(e) => self.unreadable("shared memory segment", id, e)?,
+                Err(e) => self.unreadable(verdict, "shared memory segment", id, e)?,
             }
         }
         // Attached in an IPC namespace that the program has left.
@@ -356,8 +359,9 @@ impl Survey<'_> {
                 users.dedup();
             }
             let times = (status.changed_at, status.operated_at);
-            match self.judge(tracee, &status.permissions, times, &users)? {
-                Verdict::Take => {}
+            let verdict = self.judge(tracee, &status.permissions, times, &users)?;
+            match verdict {
+                Verdict::Take | Verdict::TakeIfReadable => {}
                 Verdict::Leave => continue,
                 Verdict::Shared(stranger) => {
                     self.refuse_shared(what, id, stranger);
@@ -370,7 +374,7 @@ impl Survey<'_> {
                     values,
                     adjustments,
                 }),
-                Err(e) => self.unreadable(what, id, e)?,
+                Err(e) => self.unreadable(verdict, what, id, e)?,
             }
         }
         Ok(())
@@ -388,8 +392,9 @@ impl Survey<'_> {
             let what = "message queue";
             let users = [status.last_sender, status.last_receiver];
             let times = (status.changed_at, status.sent_at.max(status.received_at));
-            match self.judge(tracee, &status.permissions, times, &users)? {
-                Verdict::Take => {}
+            let verdict = self.judge(tracee, &status.permissions, times, &users)?;
+            match verdict {
+                Verdict::Take | Verdict::TakeIfReadable => {}
                 Verdict::Leave => continue,
                 Verdict::Shared(stranger) => {
                     self.refuse_shared(what, id, stranger);
@@ -402,16 +407,26 @@ impl Survey<'_> {
                     limit: status.limit,
                     messages,
                 }),
-                Err(e) => self.unreadable(what, id, e)?,
+                Err(e) => self.unreadable(verdict, what, id, e)?,
             }
         }
         Ok(())
     }
 
-    /// Notes that the content of an object cannot be had, unless the object is gone by now.
-    fn unreadable(&self, what: &str, id: i32, error: ProcError) -> Result<(), ProcError> {
+    /// Notes that the content of an object cannot be had, unless the object is gone by now or need not be the program's.
+    fn unreadable(
+        &self,
+        verdict: Verdict,
+        what: &str,
+        id: i32,
+        error: ProcError,
+    ) -> Result<(), ProcError> {
         match error.errno() {
             Some(libc::EINVAL | libc::EIDRM) => Ok(()),
+            Some(_) if verdict == Verdict::TakeIfReadable => {
+                tracing::debug!("{what} {id} is left out: {error}");
+                Ok(())
+            }
             Some(_) => {
                 self.refuse(what, id, format!("its content cannot be read: {error}"));
                 Ok(())

@@ -71,3 +71,33 @@ fn system_v_objects_keep_ids_keys_and_contents() {
     let keys = Keys::new();
     survives("sysv", &keys.text(), &|| keys.clear());
 }
+
+/// Removes a segment in the end.
+struct Segment(i32);
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: nobody has it attached.
+        unsafe { libc::shmctl(self.0, libc::IPC_RMID, std::ptr::null_mut()) };
+    }
+}
+
+/// It may be the program's, as it is the same user's and younger; but then the program could read it.
+#[test]
+fn what_somebody_else_has_left_behind_is_no_hindrance() {
+    for user in User::all() {
+        let stage = Stage::new("pipes", user);
+        let program = stage.start();
+        let made = stage
+            .command("ipcmk")
+            .args(["-M", "4096", "-p", "0"])
+            .output()
+            .unwrap();
+        let text = String::from_utf8(made.stdout).unwrap();
+        let id = text.split_whitespace().last().unwrap().parse().unwrap();
+        let _segment = Segment(id);
+        stage.save(program.pid(), "image", true);
+        program.expect_killed();
+        stage.restore("image").go_on_and_be_fine();
+    }
+}
