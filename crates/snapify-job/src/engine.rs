@@ -4,10 +4,13 @@ use crate::snapshot::PAGES_FILE;
 use snapify_offload::engine::{
     AfterCapture, CaptureOrder, Child, Engine, EngineError, LaunchSpec, RestoreOrder,
 };
-use snapify_proc::{External, Frozen, Orphans, Pid, RemoteAddr, RemoteFd, RestorePlan, Restored};
+use snapify_proc::{
+    External, Form, Frozen, Orphans, Pid, RemoteAddr, RemoteFd, RestorePlan, Restored,
+};
 use snapify_store::{PageFile, PageFileSummary};
 use std::io::{BufReader, BufWriter, Write};
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::process::ExitStatus;
 
 /// Number of the limit of private writable memory, as getrlimit(2) takes it.
@@ -41,7 +44,18 @@ impl Engine for ProcessEngine {
         let mut meta = BufWriter::new(order.files.meta);
         serde_json::to_writer(&mut meta, &image)?;
         meta.flush()?;
-        let summary = frozen.save_pages(order.files.pages, PAGES_FILE, order.progress)?;
+        let name = Path::new(PAGES_FILE);
+        let parent = match order.files.parent.is_empty() {
+            true => None,
+            false => Some(PageFile::open_chain(order.files.parent, name)?),
+        };
+        let form = match (&parent, order.form.hash_seed) {
+            (Some(parent), _) => Form::Different { parent },
+            (None, Some(seed)) => Form::Hashed(seed),
+            (None, None) => Form::Full,
+        };
+        let out = (order.files.pages, PAGES_FILE);
+        let summary = frozen.save_as(form, &order.form.write, out, order.progress)?;
         match (order.during)(&summary)? {
             AfterCapture::Resume => frozen.thaw()?,
             AfterCapture::Terminate => frozen.kill()?,
@@ -53,7 +67,7 @@ impl Engine for ProcessEngine {
         let image = serde_json::from_reader(BufReader::new(order.meta))?;
         let restored = snapify_proc::restore(RestorePlan {
             image,
-            pages: PageFile::open(order.pages, PAGES_FILE.into())?,
+            pages: PageFile::open_chain(order.pages, Path::new(PAGES_FILE))?,
             externals: order.externals,
             stdio: None,
             progress: &(),

@@ -5,6 +5,7 @@
 
 use crate::engine::{External, PageFileSummary};
 use serde::{Deserialize, Serialize};
+use snapify_store::WriteOptions;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -257,7 +258,7 @@ pub enum SupervisorToHost {
     Pause,
     /// Save the offload processes. Only between `Pause` and `Resume`. Descriptors: the completion channel
     /// (on which daemons send [`CaptureEvent`]s), then for each process in order: the files for the engine's
-    /// description, the pages, the local store.
+    /// description, the pages, the local store, and the parents that its [`SaveForm`] tells of.
     Capture {
         /// All or some of the processes of `Paused`.
         processes: Vec<CaptureProcess>,
@@ -313,6 +314,24 @@ pub struct CaptureProcess {
     /// goes on as soon as it is saved. A process that is to end must not run between its capture and its end, and must
     /// not end before the snapshot is committed: hence the coordinator decides.
     pub hold: bool,
+    /// How its memory is written.
+    #[serde(default)]
+    pub form: SaveForm,
+}
+
+/// How the memory of an offload process is written: the page files of its private memory and of its local store. Files of an earlier
+/// snapshot come along where the new ones are to hold only what differs from those; that is told by hashes of pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SaveForm {
+    /// Codec, threads and buffers.
+    pub write: WriteOptions,
+    /// The seed of the hashes in files that hold everything; without one they have none, and none can build on them.
+    pub hash_seed: Option<u64>,
+    /// How many descriptors there are of the pages that were saved before, from the newest file to a full one.
+    pub parent_pages: usize,
+    /// The same, of the local store. They come behind those of the pages.
+    pub parent_store: usize,
 }
 
 /// From the coordinator to a daemon's capture worker, over the completion channel of a capture with
@@ -375,13 +394,15 @@ pub enum SupervisorToCard {
         /// Names the connection.
         host: HostId,
     },
-    /// Rebuild an offload process, stopped. Descriptors: the engine's description, the pages, the local
-    /// store's page file, standard output, standard error. Answer: `Restored`.
+    /// Rebuild an offload process, stopped. Descriptors: the engine's description, the page files of its memory, those
+    /// of its local store (each from the newest to a full one), standard output, standard error. Answer: `Restored`.
     Restore {
         /// Which.
         id: ProcessId,
         /// Bytes that were set aside in its local store.
         bytes: u64,
+        /// How many descriptors there are of its memory; those of the store are all the others.
+        pages: usize,
     },
     /// Bind restored processes to the connection of their restored host process, and watch both. Answer:
     /// `Accepted`.

@@ -3,6 +3,7 @@
 //! The offload runtime knows how to quiesce and describe an offload process, not how to save one. Whoever
 //! assembles the program gives the daemon an [`Engine`].
 
+use crate::control::SaveForm;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::ffi::OsString;
@@ -53,6 +54,8 @@ pub struct CaptureFiles {
     pub meta: File,
     /// Its pages (a page file of `snapify-store`).
     pub pages: File,
+    /// The page files that `pages` is to build on, from the newest to a full one; none if it is to hold everything.
+    pub parent: Vec<File>,
 }
 
 /// What becomes of a process that was saved.
@@ -72,6 +75,8 @@ pub struct CaptureOrder<'a> {
     pub externals: &'a [External],
     /// Where its image goes.
     pub files: CaptureFiles,
+    /// How the pages are written.
+    pub form: SaveForm,
     /// Called once while the process is stopped, with what was saved of its pages: saves what lies outside the image
     /// (the local store), waits for a decision if there is one to wait for, and says whether the process goes on. If it
     /// fails the process goes on.
@@ -84,8 +89,8 @@ pub struct CaptureOrder<'a> {
 pub struct RestoreOrder<'a> {
     /// What [`CaptureFiles::meta`] received.
     pub meta: File,
-    /// What [`CaptureFiles::pages`] received.
-    pub pages: File,
+    /// What [`CaptureFiles::pages`] received, and what that builds on, down to a full file.
+    pub pages: Vec<File>,
     /// One open descriptor for each external of the image.
     pub externals: Vec<(String, OwnedFd)>,
     /// Name of the process that becomes init of the new PID namespace.

@@ -1,7 +1,7 @@
 //! Messages inside the runtime: host library and card daemon, daemon and offload process, and the commands on
 //! the command ring. Nobody outside this crate sees them; they share the version of [`crate::control`].
 
-use crate::control::{PausedProcess, ProcessId, Step};
+use crate::control::{PausedProcess, ProcessId, SaveForm, Step};
 use crate::engine::External;
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +49,8 @@ pub enum HostRequest {
         /// Which.
         id: ProcessId,
     },
-    /// Begin to save it. Descriptors: completion channel, engine's description, pages, and with `store` local store.
+    /// Begin to save it. Descriptors: completion channel, engine's description, pages, with `store` local store, and the
+    /// parents that `form` tells of.
     Capture {
         /// Which.
         id: ProcessId,
@@ -57,6 +58,9 @@ pub enum HostRequest {
         hold: bool,
         /// Whether the local store is saved, too. If not, whoever asks copies it while the process stands still.
         store: bool,
+        /// How its memory is written.
+        #[serde(default)]
+        form: SaveForm,
     },
     /// Open the gate on its side. A process that was rebuilt by [`Restore`](Self::Restore) runs from here on.
     Resume {

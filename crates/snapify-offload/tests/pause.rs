@@ -4,7 +4,9 @@
 mod support;
 
 use snapify_fabric::Channel;
-use snapify_offload::control::{CaptureEvent, CaptureProcess, HostToSupervisor, SupervisorToHost};
+use snapify_offload::control::{
+    CaptureEvent, CaptureProcess, HostToSupervisor, SaveForm, SupervisorToHost,
+};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -215,6 +217,7 @@ fn requests_out_of_turn_are_answered_and_harm_nothing() {
         processes: vec![CaptureProcess {
             id: process.id(),
             hold: false,
+            form: SaveForm::default(),
         }],
     };
     assert!(matches!(ask(&capture), HostToSupervisor::Failed { .. }));

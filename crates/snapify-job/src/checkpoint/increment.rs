@@ -70,11 +70,16 @@ impl Sequence {
             full_every: full_every.or_else(best).unwrap_or(FULL_EVERY),
         }
     }
+
+    /// Whether there may be snapshots in it that hold only what has changed.
+    pub(super) fn builds_on_others(self) -> bool {
+        self.increments != Increments::Full && self.full_every > 1
+    }
 }
 
 /// Begins the next point of a chain.
 pub(super) fn begin(chain: &Chain, sequence: Sequence, link: &Link) -> Result<Staging, StoreError> {
-    if sequence.increments == Increments::Full || sequence.full_every <= 1 {
+    if !sequence.builds_on_others() {
         return chain.begin();
     }
     match chain.begin_incremental(None) {
@@ -165,7 +170,7 @@ pub(super) fn saved(tracking: &mut Tracking, plan: &Plan, pages: &PageFileSummar
     tracking.saved_as(pages.id().to_string(), parent.as_deref());
 }
 
-fn random() -> u64 {
+pub(super) fn random() -> u64 {
     let mut bytes = [0; 8];
     // Where there is no randomness, a number that others can guess does as well, but for who wants to deceive himself.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());

@@ -1,5 +1,6 @@
 //! The captures of offload processes, which go on at their cards while the host process is captured here.
 
+use super::increment::Sequence;
 use super::pause::Pause;
 use crate::error::JobError;
 use crate::link::Link;
@@ -8,10 +9,10 @@ use crate::timing::{note_capture, offload_process};
 use snapify_fabric::Channel;
 use snapify_offload::control::{
     CaptureDecision, CaptureEvent, CaptureProcess, HostToSupervisor, PausedProcess, ProcessId,
-    Step, SupervisorToHost,
+    SaveForm, Step, SupervisorToHost,
 };
 use snapify_report::Recorder;
-use snapify_store::{MemberDir, PageFile, PageFileSummary, Progress, Staging};
+use snapify_store::{MemberDir, PageFile, PageFileSummary, Progress, Staging, WriteOptions};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -38,6 +39,7 @@ impl Captures {
         processes: &[PausedProcess],
         staging: &Staging,
         hold: bool,
+        (sequence, write): (Sequence, WriteOptions),
     ) -> Result<Self, JobError> {
         let mut captures = Self::default();
         for process in processes {
@@ -63,9 +65,12 @@ impl Captures {
                 .collect::<Result<_, _>>()?;
             let mut fds: Vec<BorrowedFd<'_>> = vec![theirs.as_fd()];
             fds.extend(files.iter().map(AsFd::as_fd));
+            let (form, parents) = form(&member, sequence, write)?;
+            fds.extend(parents.iter().map(AsFd::as_fd));
             let order = CaptureProcess {
                 id: process.id,
                 hold,
+                form,
             };
             pause.send(
                 &SupervisorToHost::Capture {
@@ -147,6 +152,34 @@ pub(crate) struct Captured {
     pub pages: PageFileSummary,
     pub store: PageFileSummary,
     pub steps: Vec<Step>,
+}
+
+/// How the memory of an offload process is saved, and the files that it builds on. Nobody follows its changes: what was saved before
+/// has hashes of its pages, and what has another now is saved.
+fn form(
+    member: &MemberDir,
+    sequence: Sequence,
+    write: WriteOptions,
+) -> Result<(SaveForm, Vec<File>), JobError> {
+    let parent = |name: &str| -> Result<Vec<File>, JobError> {
+        let pages = member.parent_pages(name)?;
+        let of_use = |pages: &PageFile| {
+            pages.hash_seed().is_some() && (pages.files() as u64) < u64::from(sequence.full_every)
+        };
+        match sequence.builds_on_others() && pages.is_some_and(|pages| of_use(&pages)) {
+            true => Ok(member.parent_files(name)?),
+            false => Ok(Vec::new()),
+        }
+    };
+    let (mut files, store) = (parent(PAGES_FILE)?, parent(STORE_FILE)?);
+    let form = SaveForm {
+        write,
+        hash_seed: sequence.builds_on_others().then(super::increment::random),
+        parent_pages: files.len(),
+        parent_store: store.len(),
+    };
+    files.extend(store);
+    Ok((form, files))
 }
 
 /// Waits until a capture is done. `member` is what errors call

@@ -181,7 +181,10 @@ fn take_snapshot(
         .map(|paused| &*paused.processes)
         .unwrap_or_default();
     let mut captures = match &pause {
-        Some(pause) => Captures::begin(pause, processes, &staging, stop)?,
+        Some(pause) => {
+            let manner = (manner.sequence, manner.write);
+            Captures::begin(pause, processes, &staging, stop, manner)?
+        }
         None => Captures::default(),
     };
 
@@ -266,7 +269,8 @@ fn take_snapshot(
             summaries.extend([pages, store]);
         }
     }
-    let parent = pages.parent.and(staging.parent());
+    let builds = summaries.iter().any(|pages| pages.parent.is_some());
+    let parent = staging.parent().filter(|_| builds);
     let point = staging.commit(crate::measured::header(&Measurement {
         saved_bytes: summaries
             .iter()

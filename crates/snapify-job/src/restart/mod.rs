@@ -183,16 +183,13 @@ fn restore_offload_processes(
     for process in &plan.job.processes {
         let card = &cards[plan.card_of[process.card as usize] as usize];
         let files = plan.files_of(process.id)?;
-        let fds = [
-            files[0].as_fd(),
-            files[1].as_fd(),
-            files[2].as_fd(),
-            outputs.stdout(),
-            outputs.stderr(),
-        ];
+        let mut fds = vec![files.description.as_fd()];
+        fds.extend(files.pages.iter().chain(&files.store).map(AsFd::as_fd));
+        fds.extend([outputs.stdout(), outputs.stderr()]);
         let order = SupervisorToCard::Restore {
             id: process.id,
             bytes: process.store_bytes,
+            pages: files.pages.len(),
         };
         card.send(&order, &fds)?;
     }

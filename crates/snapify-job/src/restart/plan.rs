@@ -81,18 +81,21 @@ impl Plan {
         })
     }
 
-    /// The files of an offload process, for its card: the engine's description, the pages, the local store.
-    pub(super) fn files_of(&self, id: ProcessId) -> Result<[File; 3], JobError> {
-        let folder = self.snapshot.path().join(offload_member(id));
-        let open = |name: &str| {
-            let path = folder.join(name);
-            File::open(&path).map_err(|source| JobError::File {
-                operation: "open",
-                path,
-                source,
-            })
-        };
-        Ok([open(PROCESS_FILE)?, open(PAGES_FILE)?, open(STORE_FILE)?])
+    /// The files of an offload process, for its card.
+    pub(super) fn files_of(&self, id: ProcessId) -> Result<ProcessFiles, JobError> {
+        let name = offload_member(id);
+        let path = self.snapshot.path().join(&name).join(PROCESS_FILE);
+        let description = File::open(&path).map_err(|source| JobError::File {
+            operation: "open",
+            path,
+            source,
+        })?;
+        let member = self.snapshot.member(&name)?;
+        Ok(ProcessFiles {
+            description,
+            pages: member.page_files(PAGES_FILE)?,
+            store: member.page_files(STORE_FILE)?,
+        })
     }
 
     /// A host library that had not connected yet will look for its supervisor where that was when the program started.
@@ -130,6 +133,16 @@ impl Plan {
         tracing::debug!("{} leads to {}", folder.display(), new.display());
         Ok(())
     }
+}
+
+/// The files of an offload process in a snapshot.
+pub(super) struct ProcessFiles {
+    /// The engine's description.
+    pub(super) description: File,
+    /// The pages, from the newest file to a full one.
+    pub(super) pages: Vec<File>,
+    /// The local store, the same.
+    pub(super) store: Vec<File>,
 }
 
 /// Which cards to start, and which of them serves each of the program's.

@@ -6,7 +6,7 @@ use super::fork::{Worker, spawn};
 use super::process::{unknown, words};
 use super::sparse::data_ranges;
 use super::supervisors::ProcessKey;
-use crate::control::{CaptureDecision, CaptureEvent, ProcessId, ProcessState, Step};
+use crate::control::{CaptureDecision, CaptureEvent, ProcessId, ProcessState, SaveForm, Step};
 use crate::engine::{
     AfterCapture, CaptureFiles, CaptureOrder, Engine, EngineError, External, PageFileSummary,
     Progress,
@@ -14,10 +14,11 @@ use crate::engine::{
 use crate::steps::Stopwatch;
 use rustix::event::{PollFd, PollFlags, poll};
 use snapify_fabric::{Channel, SharedFile};
-use snapify_store::{PageSource, SpaceId};
+use snapify_store::{PageFile, PageSource, PageWrite, SpaceId};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The name that errors about the local store's page file give it.
@@ -58,37 +59,48 @@ impl AsFd for Capture {
 }
 
 impl Daemon {
-    /// Begins to save a paused process. Descriptors: completion channel, description, pages, and with `store` the local
-    /// store.
+    /// Begins to save a paused process. Descriptors: completion channel, description, pages, with `store` the local
+    /// store, and the parents that `form` tells of.
     pub(super) fn capture(
         &mut self,
         id: ProcessKey,
         hold: bool,
-        store: bool,
-        mut fds: Vec<OwnedFd>,
+        (store, form): (bool, SaveForm),
+        fds: Vec<OwnedFd>,
     ) -> Result<(), String> {
         let process = self.processes.get_mut(&id).ok_or_else(|| unknown(id))?;
         if process.state != ProcessState::Paused {
             return Err(format!("offload process {id} is not paused"));
         }
-        let store = if store {
-            fds.pop().map(File::from)
-        } else {
-            None
+        let mut fds = fds.into_iter();
+        let mut next = || fds.next().ok_or("a capture needs a channel and its files");
+        let completion = Channel::from_fd(next()?);
+        let (meta, pages) = (next()?.into(), next()?.into());
+        let store = store.then(&mut next).transpose()?.map(File::from);
+        let mut parents: Vec<File> = fds.map(File::from).collect();
+        if Some(parents.len()) != form.parent_pages.checked_add(form.parent_store) {
+            return Err("a capture needs as many files as its form tells".into());
+        }
+        let parent_store = parents.split_off(form.parent_pages);
+        let files = Files {
+            engine: CaptureFiles {
+                meta,
+                pages,
+                parent: parents,
+            },
+            store,
+            parent_store,
         };
-        let [completion, meta, pages]: [OwnedFd; 3] = fds
-            .try_into()
-            .map_err(|_| "a capture needs a channel and its files")?;
-        let completion = Channel::from_fd(completion);
         let order = Order {
             id: id.id,
             pid: process.child.pid(),
             externals: &process.externals,
             store: &process.store,
             hold,
+            form,
         };
         let engine = &*self.engine;
-        let work = || order.carry_out(engine, &completion, meta.into(), pages.into(), store);
+        let work = || order.carry_out(engine, &completion, files);
         let worker =
             spawn(work).map_err(|error| format!("cannot start another process: {error}"))?;
         process.state = ProcessState::Capturing;
@@ -131,17 +143,23 @@ struct Order<'a> {
     externals: &'a [External],
     store: &'a SharedFile,
     hold: bool,
+    form: SaveForm,
+}
+
+/// Where it goes, and what it builds on.
+struct Files {
+    engine: CaptureFiles,
+    store: Option<File>,
+    parent_store: Vec<File>,
 }
 
 impl Order<'_> {
-    fn carry_out(
-        &self,
-        engine: &dyn Engine,
-        completion: &Channel,
-        meta: File,
-        pages: File,
-        mut store: Option<File>,
-    ) -> u8 {
+    fn carry_out(&self, engine: &dyn Engine, completion: &Channel, files: Files) -> u8 {
+        let Files {
+            engine: files,
+            mut store,
+            mut parent_store,
+        } = files;
         let progress = Reporter {
             id: self.id,
             completion,
@@ -160,7 +178,7 @@ impl Order<'_> {
             // Without a file for it, somebody else takes care of it.
             let summary = store
                 .take()
-                .map(|out| save_store(self.store, out, &progress))
+                .map(|out| self.save_store(out, std::mem::take(&mut parent_store), &progress))
                 .transpose()?;
             saved_store = summary;
             progress.flush();
@@ -177,7 +195,8 @@ impl Order<'_> {
         let order = CaptureOrder {
             pid: self.pid,
             externals: self.externals,
-            files: CaptureFiles { meta, pages },
+            files,
+            form: self.form,
             during: &mut during,
             progress: &progress,
         };
@@ -200,6 +219,33 @@ impl Order<'_> {
         // If the coordinator is gone nobody needs to know.
         let _ = completion.send(&told.0, &[]);
         told.1
+    }
+
+    /// Saves what is in the local store, holes left out; of what was saved before as `parent`, only what differs.
+    fn save_store(
+        &self,
+        out: File,
+        parent: Vec<File>,
+        progress: &dyn Progress,
+    ) -> Result<PageFileSummary, EngineError> {
+        let file = File::from(self.store.as_fd().try_clone_to_owned()?);
+        let ranges = data_ranges(&file, self.store.bytes())?;
+        let source = StoreSource(file);
+        let parent = match parent.is_empty() {
+            true => None,
+            false => Some(PageFile::open_chain(parent, Path::new(STORE_FILE))?),
+        };
+        let gone = parent.as_ref().map(|parent| parent.outside(&ranges));
+        let gone = gone.unwrap_or_default();
+        let mut write = match &parent {
+            Some(parent) => PageWrite::compared(parent, &ranges).gone(&gone),
+            None => PageWrite::full(&ranges),
+        };
+        if let Some(seed) = self.form.hash_seed {
+            write = write.hashes(seed);
+        }
+        let write = write.options(&self.form.write);
+        Ok(write.write(out, STORE_FILE, &source, progress)?)
     }
 
     fn done(
@@ -230,23 +276,6 @@ fn await_decision(completion: &Channel) -> AfterCapture {
         Ok((CaptureDecision::Terminate, _)) => AfterCapture::Terminate,
         Ok((CaptureDecision::Resume, _)) | Err(_) => AfterCapture::Resume,
     }
-}
-
-/// Saves what is in a local store, holes left out.
-fn save_store(
-    store: &SharedFile,
-    out: File,
-    progress: &dyn Progress,
-) -> Result<PageFileSummary, EngineError> {
-    let file = File::from(store.as_fd().try_clone_to_owned()?);
-    let ranges = data_ranges(&file, store.bytes())?;
-    Ok(snapify_store::write_pages(
-        out,
-        STORE_FILE,
-        &ranges,
-        &StoreSource(file),
-        progress,
-    )?)
 }
 
 struct StoreSource(File);

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Mutex;
 
 /// The name that errors about the local store's page file give it.
@@ -24,8 +25,8 @@ const COPIERS: usize = 2;
 
 /// What a store is filled from.
 pub enum Origin {
-    /// A page file.
-    Pages(File),
+    /// A page file and those that it builds on, from the newest to a full one.
+    Pages(Vec<File>),
     /// The store itself, on another card, of a process that stands still.
     Store(File),
 }
@@ -100,8 +101,9 @@ impl AsFd for Filling {
     }
 }
 
-fn fill_from_pages(store: &SharedFile, saved: File, memory: u64) -> Result<(), String> {
-    let pages = PageFile::open(saved, STORE_FILE.into()).map_err(|error| error.to_string())?;
+fn fill_from_pages(store: &SharedFile, saved: Vec<File>, memory: u64) -> Result<(), String> {
+    let pages = PageFile::open_chain(saved, Path::new(STORE_FILE));
+    let pages = pages.map_err(|error| error.to_string())?;
     let stored = pages.pages().saturating_mul(snapify_store::PAGE_SIZE);
     check_room(stored, memory)?;
     let sink = StoreSink {
@@ -225,7 +227,6 @@ impl PageSink for StoreSink {
 mod tests {
     use super::*;
     use crate::layout::STORE_BYTES;
-    use std::path::Path;
 
     fn store() -> SharedFile {
         SharedFile::create_in(Path::new("/dev/shm"), STORE_BYTES).unwrap()

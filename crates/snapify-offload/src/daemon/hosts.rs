@@ -96,10 +96,15 @@ impl Daemon {
                 self.start_restored(id)?;
                 self.ask(id, request, CardToSink::Resume)?;
             }
-            HostRequest::Capture { id, hold, store } => {
+            HostRequest::Capture {
+                id,
+                hold,
+                store,
+                form,
+            } => {
                 let id = host.process(id);
                 self.owned(host, id)?;
-                self.capture(id, hold, store, fds)?;
+                self.capture(id, hold, (store, form), fds)?;
                 return Ok(Some(CardReply::CaptureStarted));
             }
             HostRequest::Room => {
@@ -109,7 +114,7 @@ impl Daemon {
                 }));
             }
             HostRequest::Restore { id, bytes, store } => {
-                self.restore_for(host, request, host.process(id), bytes, store, fds)?;
+                self.restore_for(host, request, host.process(id), (bytes, store), fds)?;
             }
         }
         Ok(None)

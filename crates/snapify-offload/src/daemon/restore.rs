@@ -14,19 +14,47 @@ use crate::engine::RestoreOrder;
 use crate::steps::now;
 use crate::wire::{CardReply, CardToHost, StoreForm};
 use snapify_fabric::{Channel, SharedFile};
+use std::fs::File;
 use std::os::fd::OwnedFd;
 
+/// What a process is rebuilt from.
+struct Files {
+    /// The engine's description.
+    meta: File,
+    /// The pages: from the newest file to a full one.
+    pages: Vec<File>,
+    store: Origin,
+    /// Standard output and error.
+    outputs: [OwnedFd; 2],
+}
+
 impl Daemon {
-    /// For its supervisor: rebuilds a process, stopped, whose local store had `bytes` set aside. Descriptors: description,
-    /// pages, local store's page file, standard output and error. The answer follows when its local store is filled.
+    /// For its supervisor: rebuilds a process, stopped, whose local store had `bytes` set aside. Descriptors: description, as
+    /// many files of `pages`, those of the local store, standard output and error. The answer follows when its local store is filled.
     pub(super) fn restore(
         &mut self,
         id: ProcessKey,
         bytes: u64,
-        fds: Vec<OwnedFd>,
+        pages: usize,
+        mut fds: Vec<OwnedFd>,
     ) -> Result<(), String> {
+        let wrong = "a restore needs a description, pages, a local store and two outputs";
+        // Two ends, and one store's file at least.
+        if pages == 0 || pages > fds.len().saturating_sub(4) {
+            return Err(wrong.into());
+        }
+        let outputs = fds.split_off(fds.len() - 2).try_into();
+        let outputs: [OwnedFd; 2] = outputs.map_err(|_| wrong)?;
+        let store = fds.split_off(1 + pages);
+        let mut fds = fds.into_iter().map(File::from);
+        let files = Files {
+            meta: fds.next().ok_or(wrong)?,
+            pages: fds.collect(),
+            store: Origin::Pages(store.into_iter().map(File::from).collect()),
+            outputs,
+        };
         self.expect_room(id, bytes)?;
-        let mut process = self.rebuild(id, fds, StoreForm::Pages)?;
+        let mut process = self.rebuild(id, files)?;
         process.pending = Some(Pending::Supervisor);
         self.processes.insert(id, process);
         Ok(())
@@ -38,12 +66,24 @@ impl Daemon {
         host: HostKey,
         request: u64,
         id: ProcessKey,
-        bytes: u64,
-        form: StoreForm,
+        (bytes, form): (u64, StoreForm),
         fds: Vec<OwnedFd>,
     ) -> Result<(), String> {
+        let [meta, pages, store, stdout, stderr]: [OwnedFd; 5] = fds
+            .try_into()
+            .map_err(|_| "a restore needs three files and two outputs")?;
+        let store = File::from(store);
+        let files = Files {
+            meta: meta.into(),
+            pages: vec![pages.into()],
+            store: match form {
+                StoreForm::Pages => Origin::Pages(vec![store]),
+                StoreForm::Store => Origin::Store(store),
+            },
+            outputs: [stdout, stderr],
+        };
         self.expect_room(id, bytes)?;
-        let mut process = self.rebuild(id, fds, form)?;
+        let mut process = self.rebuild(id, files)?;
         process.host = Some(host);
         process.pending = Some(Pending::Host(request));
         self.processes.insert(id, process);
@@ -132,18 +172,16 @@ impl Daemon {
     }
 
     /// Has the engine rebuild a process while its local store is being filled.
-    fn rebuild(
-        &self,
-        id: ProcessKey,
-        fds: Vec<OwnedFd>,
-        form: StoreForm,
-    ) -> Result<OffloadProcess, String> {
+    fn rebuild(&self, id: ProcessKey, files: Files) -> Result<OffloadProcess, String> {
         if self.processes.contains_key(&id) {
             return Err(format!("there is an offload process {id} already"));
         }
-        let [meta, pages, saved_store, stdout, stderr]: [OwnedFd; 5] = fds
-            .try_into()
-            .map_err(|_| "a restore needs three files and two outputs")?;
+        let Files {
+            meta,
+            pages,
+            store: origin,
+            outputs: [stdout, stderr],
+        } = files;
         // Not `new_store`: what was set aside is among what was saved, or is set aside again by the host library.
         let store = SharedFile::create_in(&self.scratch, crate::layout::STORE_BYTES)
             .map_err(|error| error.to_string())?;
@@ -154,14 +192,10 @@ impl Daemon {
             (EXTERNAL_STDOUT.to_owned(), stdout),
             (EXTERNAL_STDERR.to_owned(), stderr),
         ];
-        let origin = match form {
-            StoreForm::Pages => Origin::Pages(saved_store.into()),
-            StoreForm::Store => Origin::Store(saved_store.into()),
-        };
         let filling = Filling::begin(&store, origin, self.memory)?;
         let order = RestoreOrder {
-            meta: meta.into(),
-            pages: pages.into(),
+            meta,
+            pages,
             externals,
             init_name: format!("snapify-card{}", self.index),
             progress: &(),

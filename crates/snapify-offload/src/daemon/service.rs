@@ -47,8 +47,8 @@ impl Daemon {
         let key = |host| HostKey { supervisor, host };
         match request {
             SupervisorToCard::Host { host } => self.connect(key(host), fds)?,
-            SupervisorToCard::Restore { id, bytes } => {
-                self.restore(supervisor.process(id), bytes, fds)?;
+            SupervisorToCard::Restore { id, bytes, pages } => {
+                self.restore(supervisor.process(id), bytes, pages, fds)?;
                 return Ok(None);
             }
             SupervisorToCard::Adopt { host, ids } => {

@@ -211,8 +211,15 @@ impl<'a> Paused<'a> {
         let completion = fds.next();
         for order in processes {
             let process = self.closed.iter().find(|process| process.id() == order.id);
-            let files: Vec<_> = fds.by_ref().take(3).collect();
-            let (Some(process), Some(completion), 3) = (process, &completion, files.len()) else {
+            let parents = order
+                .form
+                .parent_pages
+                .saturating_add(order.form.parent_store);
+            let wanted = parents.saturating_add(3);
+            let files: Vec<_> = fds.by_ref().take(wanted).collect();
+            let (Some(process), Some(completion), true) =
+                (process, &completion, files.len() == wanted)
+            else {
                 return Err(OffloadError::Connection {
                     operation: operation.into(),
                     source: Arc::new(snapify_fabric::ChannelError::Malformed(
@@ -222,7 +229,7 @@ impl<'a> Paused<'a> {
             };
             let mut passed = vec![completion.as_fd()];
             passed.extend(files.iter().map(AsFd::as_fd));
-            process.ask_for_capture(&passed, order.hold, true)?;
+            process.ask_for_capture(&passed, order.hold, true, order.form)?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::operations::Saving;
 use super::phase::{Pauser, Phase};
 use super::swap::{Rebuilt, STEP_TAKE_OVER};
 use super::{Process, Result};
-use crate::control::{ProcessId, Step};
+use crate::control::{ProcessId, SaveForm, Step};
 use crate::error::OffloadError;
 use crate::steps::Stopwatch;
 use crate::wire::StoreForm;
@@ -140,7 +140,7 @@ impl Process {
             source: Arc::new(source),
         })?;
         let fds = [theirs.as_fd(), process.as_fd(), pages.as_fd()];
-        self.ask_for_capture(&fds, true, false)?;
+        self.ask_for_capture(&fds, true, false, SaveForm::default())?;
         drop(theirs);
         // The process stands still until this value lets it go, or is dropped.
         let saving = LetGo(Saving::new(self.id(), self.card(), true, ours));

@@ -16,7 +16,7 @@ use super::phase::{Pauser, Phase, State};
 use super::process::{call, unexpected};
 use super::{Process, Result, Runtime};
 use crate::control::{
-    CaptureDecision, CaptureEvent, PausedProcess, ProcessId, STEP_OFFLOAD_GATE, Step,
+    CaptureDecision, CaptureEvent, PausedProcess, ProcessId, STEP_OFFLOAD_GATE, SaveForm, Step,
 };
 use crate::engine::PageFileSummary;
 use crate::error::OffloadError;
@@ -247,7 +247,7 @@ impl Process {
             store,
         } = files;
         let fds = [completion, process.as_fd(), pages.as_fd(), store.as_fd()];
-        self.ask_for_capture(&fds, hold, true)
+        self.ask_for_capture(&fds, hold, true, SaveForm::default())
     }
 
     pub(super) fn ask_for_capture(
@@ -255,16 +255,17 @@ impl Process {
         fds: &[BorrowedFd<'_>],
         hold: bool,
         store: bool,
+        form: SaveForm,
     ) -> Result<()> {
-        let id = self.id();
         let operation = "save an offload process";
         let card = self.current_card();
-        match call(
-            &card,
-            HostRequest::Capture { id, hold, store },
-            fds,
-            operation,
-        )? {
+        let request = HostRequest::Capture {
+            id: self.id(),
+            hold,
+            store,
+            form,
+        };
+        match call(&card, request, fds, operation)? {
             (CardReply::CaptureStarted, _) => Ok(()),
             (other, _) => Err(unexpected(&card, operation, &other)),
         }

@@ -97,11 +97,7 @@ impl Links {
     /// # Errors
     /// [`StoreError::Missing`] if the point has no such page file; as [`Links::read`].
     pub(crate) fn pages(&self, member: &str, name: &str) -> Result<PageFile, StoreError> {
-        let entry = (self.newest().manifest.file(member, name))
-            .filter(|entry| entry.pages.is_some())
-            .ok_or_else(|| StoreError::Missing {
-                path: self.newest().folder.join(member).join(name),
-            })?;
+        let entry = self.page_entry(member, name)?;
         let open = || {
             let mut files = Vec::new();
             for part in self.open(member, entry)? {
@@ -117,6 +113,26 @@ impl Links {
                 .map_err(|error| (self.number(), error))
         };
         open().map_err(|fault| broken(&self.dir, self.number(), fault))
+    }
+
+    /// The page file `name` of `member` and those that it builds on, from the newest to a full one: for another process, which
+    /// makes of them what [`Links::pages`] gives.
+    ///
+    /// # Errors
+    /// As [`Links::pages`].
+    pub(crate) fn page_files(&self, member: &str, name: &str) -> Result<Vec<File>, StoreError> {
+        let entry = self.page_entry(member, name)?;
+        let parts = self.open(member, entry);
+        let parts = parts.map_err(|fault| broken(&self.dir, self.number(), fault))?;
+        Ok(parts.into_iter().map(|part| part.file).collect())
+    }
+
+    fn page_entry(&self, member: &str, name: &str) -> Result<&FileEntry, StoreError> {
+        (self.newest().manifest.file(member, name))
+            .filter(|entry| entry.pages.is_some())
+            .ok_or_else(|| StoreError::Missing {
+                path: self.newest().folder.join(member).join(name),
+            })
     }
 
     /// Opens the file `entry` of `member` of the point, and those that it builds on, from the newest to the oldest.

@@ -167,6 +167,16 @@ impl Member<'_> {
         self.links.pages(&self.entry.name, name)
     }
 
+    /// The page file `name` and those that it builds on, from the newest to a full one, for another process to open as
+    /// [`PageFile::open_chain`] does.
+    ///
+    /// # Errors
+    /// [`StoreError::Missing`], [`StoreError::Damaged`] if one has not its full length, [`StoreError::Io`];
+    /// [`StoreError::Broken`] as for [`Snapshot::open`].
+    pub fn page_files(&self, name: &str) -> Result<Vec<File>, StoreError> {
+        self.links.page_files(&self.entry.name, name)
+    }
+
     fn find(&self, name: &str, fits: impl Fn(FileKind) -> bool) -> Result<&FileEntry, StoreError> {
         self.entry
             .files

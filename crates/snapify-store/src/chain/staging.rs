@@ -309,6 +309,22 @@ impl MemberDir {
         }
     }
 
+    /// The files that [`MemberDir::parent_pages`] opens, from the newest to a full one, for another process to open as
+    /// [`PageFile::open_chain`] does; none where that gives `None`.
+    ///
+    /// # Errors
+    /// As [`MemberDir::parent_pages`].
+    pub fn parent_files(&self, name: &str) -> Result<Vec<File>, StoreError> {
+        let Some(links) = &self.parent else {
+            return Ok(Vec::new());
+        };
+        let entry = links.newest().manifest.file(&self.name, name);
+        match entry.filter(|entry| entry.pages.is_some()) {
+            Some(_) => links.page_files(&self.name, name),
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// Where the file `name` of the member is for now, for messages.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {

@@ -45,6 +45,20 @@ impl PageFile {
         })
     }
 
+    /// Opens a page file with those that it builds on: `files`, from the newest to a full one. All are called `name` in errors.
+    ///
+    /// # Errors
+    /// As [`PageFile::open`] and [`PageFile::with_parents`]; [`StoreError::Missing`] if there are no files.
+    pub fn open_chain(files: Vec<File>, name: &Path) -> Result<Self, StoreError> {
+        let mut files = files
+            .into_iter()
+            .map(|file| Self::open(file, name.to_owned()));
+        let newest = files.next().ok_or_else(|| StoreError::Missing {
+            path: name.to_owned(),
+        })??;
+        newest.with_parents(files.collect::<Result<_, _>>()?)
+    }
+
     /// Puts this incremental file on those that it builds on: `parents`, the one that it names first, down to a
     /// full one. Without parents nothing changes. Of every page the newest version counts; nothing else of
     /// the older files is read any more.
