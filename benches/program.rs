@@ -35,6 +35,16 @@ impl Program {
         self.tell(&format!("write {n}"))
     }
 
+    /// Has it follow its own writes, with nothing but the system calls that this takes; seconds that that took.
+    pub fn arm(&mut self) -> Result<f64> {
+        self.tell("arm")
+    }
+
+    /// Has it ask what was written since, and follow it again; seconds that that took. Afterwards nothing is followed.
+    pub fn scan(&mut self) -> Result<f64> {
+        self.tell("scan")
+    }
+
     fn tell(&mut self, what: &str) -> Result<f64> {
         let input = self.child.stdin.as_mut();
         writeln!(input.context("standard input is a pipe")?, "{what}")?;

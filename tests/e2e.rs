@@ -21,6 +21,7 @@ mod behaviour {
     mod kernels;
     mod live;
     mod migrate;
+    mod offload_chains;
     mod openmp_conformance;
     mod openmp_features;
     mod plain_programs;

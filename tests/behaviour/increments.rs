@@ -87,10 +87,34 @@ fn restart(session: &Session, dir: &str, point: u64) -> i32 {
     pid
 }
 
-fn random_chains(user: User, seed: u64) {
+/// A process and its children, which have none.
+fn family(pid: i32) -> Vec<i32> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let children = std::fs::read_to_string(path).expect("its children");
+    let mut all = vec![pid];
+    all.extend(children.split_whitespace().flat_map(str::parse::<i32>));
+    all
+}
+
+/// What is in the region in each process of a family.
+fn contents(pid: i32, region: Region) -> Vec<(Vec<String>, Vec<u8>)> {
+    let family = family(pid).into_iter();
+    family.map(|pid| content(pid, region)).collect()
+}
+
+fn kill(pid: i32) {
+    for pid in family(pid).into_iter().rev() {
+        signal(pid, Signal::KILL);
+    }
+}
+
+/// Chains of a program of so many processes.
+fn random_chains(user: User, seed: u64, processes: usize) {
     let session = Session::of(user);
     let mut command = session.command(compile("changes.c", Language::C));
-    command.arg(seed.to_string()).stdin(Stdio::null());
+    command
+        .args([seed.to_string(), processes.to_string()])
+        .stdin(Stdio::null());
     let mut program = session.start(&mut command);
     program.wait_for("ready");
     let mut words = program.output.split_whitespace().skip(1);
@@ -117,8 +141,9 @@ fn random_chains(user: User, seed: u64) {
     let mut incremental = 0;
     for round in 0..8 {
         std::thread::sleep(std::time::Duration::from_millis(below(30)));
-        stop(program.pid());
-        let copy = content(program.pid(), region);
+        family(program.pid()).into_iter().for_each(stop);
+        let copy = contents(program.pid(), region);
+        assert_eq!(copy.len(), processes);
         // All that is known lies with the keeper: without it everything counts as changed.
         if round == 5 {
             for keeper in keepers(&session) {
@@ -140,15 +165,28 @@ fn random_chains(user: User, seed: u64) {
         }
         incremental += u32::from(!report["parent"].is_null());
         points.push((dir, report["point"].as_u64().expect("a number"), copy));
-        signal(program.pid(), Signal::CONT);
+        for pid in family(program.pid()) {
+            signal(pid, Signal::CONT);
+        }
     }
     assert!(incremental > 0, "some of them build on others");
-    signal(program.pid(), Signal::KILL);
+    kill(program.pid());
     program.finish();
     for (dir, point, copy) in points {
         let pid = restart(&session, dir, point);
-        let found = content(pid, region);
-        assert_eq!(found.0, copy.0, "mappings of point {point} of {dir}");
+        for pid in family(pid) {
+            poll_until("it has stopped", || is_stopped(pid));
+        }
+        expect_same(&contents(pid, region), &copy, &format!("{point} of {dir}"));
+        kill(pid);
+    }
+    session.expect_no_process();
+}
+
+fn expect_same(found: &[(Vec<String>, Vec<u8>)], copy: &[(Vec<String>, Vec<u8>)], point: &str) {
+    assert_eq!(found.len(), copy.len(), "processes of point {point}");
+    for (process, (found, copy)) in found.iter().zip(copy).enumerate() {
+        assert_eq!(found.0, copy.0, "mappings of {process}, point {point}");
         let page = found.1.chunks(4096).zip(copy.1.chunks(4096));
         let wrong: Vec<usize> = page
             .enumerate()
@@ -157,22 +195,78 @@ fn random_chains(user: User, seed: u64) {
             .collect();
         assert!(
             wrong.is_empty(),
-            "pages {wrong:?} of point {point} of {dir}"
+            "pages {wrong:?} of {process}, point {point}"
         );
-        signal(pid, Signal::KILL);
+    }
+}
+
+/// A restarted program goes on with its chain, and its chain with it, over generations.
+#[test]
+fn chains_go_on_over_restarts() {
+    let session = Session::new();
+    let mut command = session.command(compile("changes.c", Language::C));
+    command.args(["7", "2"]).stdin(Stdio::null());
+    let mut program = session.start(&mut command);
+    program.wait_for("ready");
+    let mut words = program.output.split_whitespace().skip(1);
+    let mut number = || words.next().and_then(|word| word.parse().ok());
+    let region = Region {
+        start: number().expect("an address"),
+        bytes: number().expect("a size"),
+    };
+    let mut pid = program.pid();
+    let mut first = Some(program);
+    let mut points = Vec::new();
+    for generation in 0..4_u64 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        family(pid).into_iter().for_each(stop);
+        let copy = contents(pid, region);
+        let report = checkpoint(&session, pid, &["snap", "--full-every", "9"]);
+        let parent = report["parent"].as_u64().unwrap_or(0);
+        assert_eq!(parent, generation, "{report}");
+        let point = report["point"].as_u64().expect("a number");
+        kill(pid);
+        if let Some(program) = first.take() {
+            program.finish();
+        }
+        session.expect_no_process();
+        pid = restart(&session, "snap", point);
+        for pid in family(pid) {
+            poll_until("it has stopped", || is_stopped(pid));
+        }
+        expect_same(&contents(pid, region), &copy, &point.to_string());
+        points.push((point, copy));
+        for pid in family(pid) {
+            signal(pid, Signal::CONT);
+        }
+    }
+    kill(pid);
+    session.expect_no_process();
+    for (point, copy) in points {
+        let pid = restart(&session, "snap", point);
+        for pid in family(pid) {
+            poll_until("it has stopped", || is_stopped(pid));
+        }
+        expect_same(&contents(pid, region), &copy, &point.to_string());
+        kill(pid);
     }
     session.expect_no_process();
 }
 
 #[test]
 fn every_point_of_random_chains_is_its_moment() {
-    random_chains(User::Ordinary, 1);
+    random_chains(User::Ordinary, 1, 1);
+}
+
+#[test]
+fn every_point_of_random_chains_of_a_tree_is_its_moment() {
+    random_chains(User::Ordinary, 3, 3);
 }
 
 #[test]
 fn chains_of_root() {
     if rustix::process::geteuid().is_root() {
-        random_chains(User::Myself, 2);
+        random_chains(User::Myself, 2, 2);
     }
 }
 
@@ -230,8 +324,8 @@ fn a_restarted_program_goes_on_with_its_chain() {
     program.finish();
 
     let pid = restart(&session, "snap", 3);
-    // Nothing has been tracked: memory is compared.
-    let report = checkpoint(&session, pid, &["snap", "--incremental"]);
+    // What it writes has been followed since: nothing needs to be compared.
+    let report = checkpoint(&session, pid, &["snap"]);
     assert_eq!(
         (&report["point"], &report["parent"]),
         (&4.into(), &3.into())
@@ -242,6 +336,13 @@ fn a_restarted_program_goes_on_with_its_chain() {
     assert_eq!(report["parent"], 4, "{report}");
     assert!(checkpoint(&session, pid, &["snap", "--full"])["parent"].is_null());
     session.succeed(["verify", "snap"]);
+    signal(pid, Signal::KILL);
+    session.expect_no_process();
+
+    // From an older point it cannot go on with the newest.
+    let pid = restart(&session, "snap", 4);
+    let report = checkpoint(&session, pid, &["snap"]);
+    assert!(report["parent"].is_null(), "{report}");
     signal(pid, Signal::KILL);
     session.expect_no_process();
 }

@@ -1,5 +1,6 @@
 /* Changes its memory all the time, in one region whose address and size it tells: pages of its own, of a private mapping of a
- * file, and of shared memory; by itself and by the kernel, in place and by putting other memory there. Argument: a seed. */
+ * file, and of shared memory; by itself and by the kernel, in place and by putting other memory there. Arguments: a seed, and how
+ * many processes do so: children have the same region, of which only the shared memory is the same. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -85,6 +86,16 @@ int main(int argc, char **argv) {
         else if (i == 5) map(areas[i], PAGES, MAP_SHARED, shared, 0);
         else map(areas[i], PAGES, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         memset(areas[i], 1 + i, PAGES / 2 * PAGE);
+    }
+    const int processes = argc > 2 ? atoi(argv[2]) : 1;
+    for (int child = 1; child < processes; child++) {
+        if (fork() == 0) {
+            seed += child * 104729;
+            for (;;) {
+                act();
+                if (below(64) == 0) usleep(100);
+            }
+        }
     }
     printf("ready %lu %lu\n", (unsigned long)region, AREAS * PAGES * PAGE);
     fflush(stdout);

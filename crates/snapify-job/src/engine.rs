@@ -73,6 +73,8 @@ impl Engine for ProcessEngine {
             progress: &(),
             init_name: order.init_name,
             orphans: Orphans::End,
+            // What is compared need not be followed.
+            track: false,
         })?;
         Ok(Box::new(Process(restored)))
     }

@@ -125,6 +125,12 @@ pub(crate) fn keep(pid: i32, kept: Kept) {
     }
 }
 
+/// Gives what is known of a program that was just restarted to a keeper. Called by a supervisor, which has one thread.
+pub(crate) fn keep_first(pid: i32, tracking: Tracking) {
+    let keeper = None;
+    keep(pid, Kept { tracking, keeper });
+}
+
 fn try_keep(pid: i32, Kept { tracking, keeper }: Kept) -> Result<(), JobError> {
     let system = |operation: &str| {
         let operation = operation.to_owned();

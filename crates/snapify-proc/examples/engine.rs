@@ -251,6 +251,7 @@ fn run_restored(dir: &Path, externals: &[&str]) -> Result<ExitCode, Box<dyn Erro
         progress: &(),
         init_name: "snapify-init".into(),
         orphans: Orphans::Survive,
+        track: false,
     })?;
     for warning in restored.warnings() {
         eprintln!("engine: {warning}");

@@ -258,7 +258,8 @@ fn restore_host(
         }
     }
     let pages = plan.snapshot.member(HOST)?.pages(PAGES_FILE)?;
-    let program = snapify_proc::restore(RestorePlan {
+    let point = pages.summary().id().to_string();
+    let mut program = snapify_proc::restore(RestorePlan {
         image: plan.image.clone(),
         pages,
         externals,
@@ -266,8 +267,14 @@ fn restore_host(
         progress: &(),
         init_name: "snapify-init".into(),
         orphans: Orphans::Survive,
+        track: true,
     })
     .map_err(host_failed)?;
+    match program.take_tracking(point) {
+        Ok(tracking) => crate::keeper::keep_first(program.pid().0, tracking),
+        // The next snapshot is a full one.
+        Err(error) => tracing::debug!("what the program writes is not followed: {error}"),
+    }
     for warning in program.warnings() {
         eprintln!("snapify: warning: {warning}");
     }

@@ -29,6 +29,7 @@ pub(crate) use hold::Held;
 pub use image::MemoryImage;
 pub(crate) use keep::kept;
 pub(crate) use layout::restore as restore_layout;
+pub(crate) use present::of_built;
 pub use save::Form;
 pub(crate) use save::{SavedMemory, changes, held_bytes, hold, save};
 pub(crate) use shared::{segment_content, segment_id};

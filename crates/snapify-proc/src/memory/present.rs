@@ -1,8 +1,13 @@
 //! Which pages of a private mapping hold something, and which of those may have been written since it was armed.
 
+use super::capture::Ranges;
+use super::image::{MappingKind, MemoryImage};
+use crate::error::ProcError;
 use crate::parts;
+use crate::procfs::ProcDir;
 use crate::procfs::maps::Mapping;
 use crate::tracking::Spans;
+use snapify_store::PageRange;
 use snapify_sys::pagemap::{Categories, Filter, Region, scan};
 use std::fs::File;
 use std::io;
@@ -71,7 +76,21 @@ impl Looker {
     /// As PAGEMAP_SCAN.
     pub(super) fn look(&mut self, mapping: &Mapping, kind: Kind) -> io::Result<Found> {
         let (start, end) = (mapping.start.0, mapping.end.0);
-        let found = if mapping.bytes() >= LARGE && mapping.huge_page().is_none() {
+        self.look_at(start, end, mapping.huge_page().is_none(), kind)
+    }
+
+    /// Looks at a mapping from `start` to `end`, which may be looked at in parts if `divisible`.
+    ///
+    /// # Errors
+    /// As PAGEMAP_SCAN.
+    pub(super) fn look_at(
+        &mut self,
+        start: u64,
+        end: u64,
+        divisible: bool,
+        kind: Kind,
+    ) -> io::Result<Found> {
+        let found = if end - start >= LARGE && divisible {
             let jobs: Vec<_> = parts::cut(start, end).collect();
             let look = |&(start, end): &(u64, u64)| {
                 let mut regions = vec![Region::default(); REGIONS];
@@ -92,7 +111,7 @@ impl Looker {
             // Before Linux 6.15.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) && self.guards_known => {
                 self.guards_known = false;
-                self.look(mapping, kind)
+                self.look_at(start, end, divisible, kind)
             }
             found => found,
         }
@@ -218,6 +237,38 @@ impl Looker {
         untold(&mut found, at, end);
         Ok(found)
     }
+}
+
+/// The pages of a process that has just been built from `image`, and its mappings in which writes can be told from now on.
+///
+/// # Errors
+/// If its pages cannot be looked at.
+pub(crate) fn of_built(proc: &ProcDir, image: &MemoryImage) -> Result<Ranges, ProcError> {
+    let mut looker = Looker::new(proc.open_file("pagemap")?);
+    let mut ranges = Ranges::default();
+    for mapping in &image.mappings {
+        let flags = &mapping.flags;
+        if !mapping.kind.is_private() || flags.huge_page.is_some() || flags.droppable {
+            continue;
+        }
+        let kind = Kind {
+            of_file: mapping.kind != MappingKind::Private,
+            trusted: false,
+        };
+        let (start, end) = (mapping.start.0, mapping.end.0);
+        let found = looker.look_at(start, end, true, kind);
+        let path = || format!("/proc/{}/pagemap", proc.pid());
+        let found = found.map_err(|e| ProcError::proc(path())(e))?;
+        let range = |(start, end)| PageRange {
+            space: image.space,
+            start,
+            bytes: end - start,
+        };
+        ranges.ranges.extend(found.present.iter().map(range));
+        ranges.watch.push(start, end, kind.of_file);
+    }
+    ranges.watch.set_guards_known(looker.guards_known);
+    Ok(ranges)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::context::RestoreContext;
 use super::heirs::{Heirs, There};
-use super::{RestorePlan, inherited, skeleton};
+use super::{RestorePlan, inherited, skeleton, track};
 use crate::clocks::ClocksImage;
 use crate::error::ProcError;
 use crate::image::{ProcessImage, TreeImage};
@@ -22,6 +22,8 @@ pub(super) struct Built {
     /// The first process.
     pub(super) pidfd: OwnedFd,
     pub(super) warnings: Vec<String>,
+    /// What tracks their memory.
+    pub(super) tracked: Vec<track::Tracked>,
 }
 
 /// Builds the processes of `plan`. Runs in their init.
@@ -64,6 +66,11 @@ pub(super) fn build(plan: &RestorePlan<'_>, progress: &dyn Progress) -> Result<B
         threads::restore::create(tracee, &process.threads)?;
     }
     fill(&mut tracees, plan, heirs.there(), &ctx, progress)?;
+    // Their memory is what the snapshot holds. From here on, whatever is written to it is a change: by this init, too.
+    let tracked = match plan.track {
+        true => track::track(&mut tracees, image),
+        false => Vec::new(),
+    };
     ctx.areas.clear();
     ipc::finish(&image.ipc)?;
 
@@ -105,6 +112,7 @@ pub(super) fn build(plan: &RestorePlan<'_>, progress: &dyn Progress) -> Result<B
         processes,
         pidfd,
         warnings,
+        tracked,
     })
 }
 

@@ -3,7 +3,7 @@
 use super::launch::{self, LaunchSpec};
 use super::namespace::Inside;
 use super::protocol::{FromInit, ToInit, receive, send};
-use super::{Orphans, RestorePlan, build, terminal};
+use super::{Orphans, RestorePlan, build, terminal, track};
 use crate::error::ProcError;
 use snapify_store::Progress;
 use snapify_sys::process;
@@ -62,6 +62,9 @@ pub(super) fn restore_processes(inside: Inside, plan: RestorePlan<'_>) {
     let orphans = plan.orphans;
     let outer = plan.image.files.outer_terminal.clone();
     drop(plan);
+    if track::hand_over(built.tracked, &socket).is_err() {
+        return;
+    }
     close_all_but(&[2, socket.as_raw_fd(), built.pidfd.as_raw_fd()]);
     warnings.extend(built.warnings);
     if send(

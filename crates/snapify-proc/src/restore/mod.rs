@@ -21,6 +21,7 @@ mod process;
 mod protocol;
 mod skeleton;
 mod terminal;
+mod track;
 
 pub use context::RestoreContext;
 pub use launch::LaunchSpec;
@@ -58,6 +59,8 @@ pub struct RestorePlan<'a> {
     pub init_name: String,
     /// What becomes of the others when the first process has ended.
     pub orphans: Orphans,
+    /// Whether what the processes write is followed from their beginning, see [`Restored::take_tracking`].
+    pub track: bool,
 }
 
 pub(crate) use skeleton::preflight as foresee;

@@ -3,8 +3,10 @@
 use super::namespace::Init;
 use super::protocol::{FromInit, ToInit, receive, send};
 use super::terminal::Terminal;
+use super::track::{self, Tracked};
 use crate::error::ProcError;
 use crate::ids::Pid;
+use crate::tracking::Tracking;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use snapify_store::Progress;
@@ -25,6 +27,8 @@ pub struct Restored {
     ended: Option<ExitStatus>,
     /// The terminal that it is lent.
     terminal: Option<Terminal>,
+    /// What tracks the memory of the processes.
+    tracked: Vec<Tracked>,
 }
 
 impl Restored {
@@ -35,6 +39,7 @@ impl Restored {
         terminal: Option<Terminal>,
         progress: &dyn Progress,
     ) -> Result<Self, ProcError> {
+        let mut tracked = Vec::new();
         let result = loop {
             if progress.cancelled() {
                 break Err(ProcError::Cancelled);
@@ -44,6 +49,9 @@ impl Restored {
             }
             match receive(&init.socket) {
                 Ok(Some((FromInit::Progress(bytes), _))) => progress.advance(bytes),
+                Ok(Some((FromInit::Tracked { pid, space }, Some(uffd)))) => {
+                    tracked.push(Tracked { pid, space, uffd });
+                }
                 Ok(Some((FromInit::Ready { warnings }, Some(pidfd)))) => {
                     break Ok((warnings, pidfd));
                 }
@@ -59,6 +67,7 @@ impl Restored {
                 warnings,
                 ended: None,
                 terminal,
+                tracked,
             }),
             Err(e) => {
                 end(&init);
@@ -89,6 +98,18 @@ impl Restored {
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+
+    /// What is known of the processes, which have just become what `point` holds: what they write is followed since, for as long as
+    /// the result is kept. It is given once, and nothing is in it that was not asked for ([`RestorePlan::track`]).
+    ///
+    /// # Errors
+    /// If a process ends meanwhile.
+    ///
+    /// [`RestorePlan::track`]: super::RestorePlan::track
+    pub fn take_tracking(&mut self, point: String) -> Result<Tracking, ProcError> {
+        let tracked = std::mem::take(&mut self.tracked);
+        Tracking::begun(point, track::seen_from_here(self.pid, tracked)?)
     }
 
     /// Lets the process go.

@@ -1,7 +1,9 @@
 //! What an init and its creator tell each other over their socket: one JSON text per message.
 
 use crate::error::ProcError;
+use crate::ids::Pid;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use snapify_store::SpaceId;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -20,7 +22,7 @@ pub(crate) enum ToInit {
     },
 }
 
-/// From the init, in this order: any number of `Progress`, then `Ready`, `Started`, any number of `Stopped`, `Ended`; at any time before
+/// From the init, in this order: any number of `Progress`, any number of `Tracked`, then `Ready`, `Started`, any number of `Stopped`, `Ended`; at any time before
 /// `Ended` instead a `Failed`, after which the init ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FromInit {
@@ -32,6 +34,13 @@ pub(crate) enum FromInit {
         message: String,
         /// Whether it was a refusal, with what stands in the way.
         obstacles: Vec<crate::error::Obstacle>,
+    },
+    /// What is written to the memory of a process is followed. The userfaultfd that does so comes along.
+    Tracked {
+        /// The process, as it knows itself.
+        pid: Pid,
+        /// Its page space.
+        space: SpaceId,
     },
     /// The process is complete and stopped. Its pidfd comes along.
     Ready {

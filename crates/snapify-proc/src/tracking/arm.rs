@@ -5,6 +5,8 @@ use crate::freeze::FrozenProcess;
 use crate::ids::Pid;
 use crate::memory::{self, Ranges};
 use crate::parts;
+use crate::procfs::ProcDir;
+use crate::remote::Tracee;
 use crate::tracking::Spans;
 use snapify_store::PAGE_SIZE;
 use snapify_sys::pagemap::{Categories, Filter, Region, protect, protect_every};
@@ -66,29 +68,41 @@ pub(crate) fn arm(
     uffd: Option<OwnedFd>,
 ) -> Result<(OwnedFd, u64), ProcError> {
     if let Some(uffd) = uffd {
-        match protect_all(process, ranges, uffd.as_fd()) {
+        match protect_all(&process.proc, ranges, uffd.as_fd()) {
             Ok(untracked) => return Ok((uffd, untracked)),
             // It belongs to an address space that the process had before an exec(2).
             Err(error) => tracing::debug!(pid = process.pid.0, "tracking anew: {error}"),
         }
     }
-    let uffd = create(process)?;
-    let untracked = protect_all(process, ranges, uffd.as_fd())?;
+    let at = memory::syscall_instruction(process.pid, &process.proc.maps()?)?;
+    let uffd = process.with_bare_tracee(at, create)?;
+    let untracked = protect_all(&process.proc, ranges, uffd.as_fd())?;
     Ok((uffd, untracked))
 }
 
+/// The same, for a process that is being built, and whose content is complete.
+///
+/// # Errors
+/// As [`arm`].
+pub(crate) fn arm_built(
+    tracee: &mut Tracee<'_>,
+    proc: &ProcDir,
+    ranges: &Ranges,
+) -> Result<OwnedFd, ProcError> {
+    let uffd = create(tracee)?;
+    protect_all(proc, ranges, uffd.as_fd())?;
+    Ok(uffd)
+}
+
 /// Makes a userfaultfd in the process, and takes it away from it.
-fn create(process: &mut FrozenProcess) -> Result<OwnedFd, ProcError> {
-    let pid = process.pid;
-    let at = memory::syscall_instruction(pid, &process.proc.maps()?)?;
-    let uffd = process.with_bare_tracee(at, |tracee| {
-        let flags = uffd::USER_MODE_ONLY | (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
-        let args = [flags, 0, 0, 0, 0, 0];
-        let number = tracee.syscall("userfaultfd", libc::SYS_userfaultfd, args)?;
-        let ours = fetch(pid, number as i32);
-        tracee.syscall("close", libc::SYS_close, [number, 0, 0, 0, 0, 0])?;
-        ours
-    })?;
+fn create(tracee: &mut Tracee<'_>) -> Result<OwnedFd, ProcError> {
+    let pid = tracee.pid();
+    let flags = uffd::USER_MODE_ONLY | (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
+    let args = [flags, 0, 0, 0, 0, 0];
+    let number = tracee.syscall("userfaultfd", libc::SYS_userfaultfd, args)?;
+    let ours = fetch(pid, number as i32);
+    tracee.syscall("close", libc::SYS_close, [number, 0, 0, 0, 0, 0])?;
+    let uffd = ours?;
     let what = format!("track the memory of process {pid}");
     uffd::begin_tracking(&uffd).map_err(ProcError::system(what))?;
     Ok(uffd)
@@ -107,12 +121,8 @@ fn fetch(pid: Pid, number: i32) -> Result<OwnedFd, ProcError> {
 }
 
 /// Registers and protects what can be, and returns the bytes of what cannot.
-fn protect_all(
-    process: &FrozenProcess,
-    ranges: &Ranges,
-    uffd: BorrowedFd<'_>,
-) -> Result<u64, ProcError> {
-    let failed = || ProcError::system(format!("track the memory of process {}", process.pid));
+fn protect_all(proc: &ProcDir, ranges: &Ranges, uffd: BorrowedFd<'_>) -> Result<u64, ProcError> {
+    let failed = || ProcError::system(format!("track the memory of process {}", proc.pid()));
     let mut tracked = Vec::new();
     let mut untracked = 0;
     for group in ranges.watch.joined() {
@@ -137,7 +147,7 @@ fn protect_all(
             Err(e) => return Err(failed()(e)),
         }
     }
-    let pagemap = process.proc.open_file("pagemap")?;
+    let pagemap = proc.open_file("pagemap")?;
     let orders = orders(&tracked, &ranges.present());
     let bytes = orders.iter().map(Order::bytes).sum();
     let not_pages = match ranges.watch.guards_known {

@@ -18,7 +18,7 @@ mod arm;
 mod spans;
 mod state;
 
-pub(crate) use arm::{Watch, arm};
+pub(crate) use arm::{Watch, arm, arm_built};
 pub(crate) use spans::Spans;
 
 use crate::error::ProcError;
@@ -113,6 +113,29 @@ impl Changes {
 }
 
 impl Tracking {
+    /// What is known of processes that have just been built from `point`: their ids, page spaces, and what has tracked them
+    /// since.
+    ///
+    /// # Errors
+    /// If one of them ends.
+    pub(crate) fn begun(
+        point: String,
+        processes: Vec<(Pid, SpaceId, OwnedFd)>,
+    ) -> Result<Self, ProcError> {
+        let mut tracking = Self::default();
+        for (pid, space, uffd) in processes {
+            tracking.next_space = tracking.next_space.max(space.0.saturating_add(1));
+            tracking.memories.push(TrackedMemory {
+                pid,
+                started: ProcDir::open(pid)?.stat()?.start_time,
+                space,
+                uffd: Some(uffd),
+            });
+        }
+        tracking.saved_as(point, None);
+        Ok(tracking)
+    }
+
     /// Keeps what is known of `processes`, whose memory is their own, forgets others, and gives each that is new a page space.
     ///
     /// # Errors
