@@ -93,6 +93,23 @@ fn a_compiler_with_its_passes() {
     );
 }
 
+/// Meanwhile the shell's own standard output is not among its standard streams.
+#[test]
+fn a_shell_that_redirects_its_own_output() {
+    survives(
+        User::Ordinary,
+        |session| {
+            script(
+                session,
+                "{ i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done; echo $i; } >file
+                 cat file; echo all",
+            )
+        },
+        ROUNDS,
+        Meanwhile::Nothing,
+    );
+}
+
 #[test]
 fn make_compiles_in_parallel() {
     survives(

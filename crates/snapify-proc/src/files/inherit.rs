@@ -3,7 +3,7 @@
 //! if it had been started there.
 
 use super::survey::{Found, Recognized, Seen, View};
-use super::{ACCESS_MODE, Object, can_write};
+use super::{ACCESS_MODE, Object, can_write, pipe};
 use rustix::fs::{FileType, major};
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +53,7 @@ fn is_terminal(seen: &Seen) -> bool {
 }
 
 /// The standard stream of the restart that the descriptor will lead to: the one of the first process that is the same object,
-/// else the one whose number it has, or that its own process has for the same object. Of several the one
+/// else the one whose number it has, or that its own process has for the same object, or has put away. Of several the one
 /// with the same access mode, and if none has it, one that at least can be written if it can.
 pub(crate) fn standard_stream(seen: &Seen, view: &View<'_>) -> Option<u32> {
     let own_number = u32::try_from(seen.fd.0).ok().filter(|fd| *fd < 3);
@@ -63,6 +63,34 @@ pub(crate) fn standard_stream(seen: &Seen, view: &View<'_>) -> Option<u32> {
     same_object(seen, view, &view.owners.first()?.stdio)
         .or(own_number)
         .or_else(|| same_object(seen, view, &view.owner(seen).stdio))
+        .or_else(|| kept_stream(seen, view))
+}
+
+/// The standard stream that a shell has put away: while it redirects one for commands of its own, it keeps the old one where no
+/// command looks, at descriptor 10 or above and closed on exec (dash, bash and zsh alike).
+fn kept_stream(seen: &Seen, view: &View<'_>) -> Option<u32> {
+    const LOWEST: i32 = 10;
+    let is_kept = seen.fd.0 >= LOWEST && seen.close_on_exec() && pipe::is_anonymous(seen);
+    let leads_outside = matches!(
+        view.pipes.get(&seen.stat.st_ino),
+        Some((true, false) | (false, true))
+    );
+    if !is_kept || !leads_outside {
+        return None;
+    }
+    if !can_write(seen.flags()) {
+        return Some(0);
+    }
+    // The one whose place something else has taken.
+    let [_, output, error] = &view.owner(seen).stdio;
+    let is_redirected = |stream: &Option<Seen>| {
+        let stream = stream.as_ref();
+        stream.is_none_or(|stream| !self::leads_outside(stream))
+    };
+    Some(match is_redirected(error) && !is_redirected(output) {
+        true => 2,
+        false => 1,
+    })
 }
 
 fn same_object(seen: &Seen, view: &View<'_>, stdio: &[Option<Seen>; 3]) -> Option<u32> {
