@@ -79,7 +79,9 @@ static void *worker(void *argument) {
     EQUAL(syscall(SYS_rt_tgsigqueueinfo, getpid(), tid, SIGUSR1, &info), 0);
     if (index == 1) fesetround(FE_UPWARD);
     if (index == 2) pthread_mutex_lock(&robust);
-    if (index == 3) EQUAL(setpriority(PRIO_PROCESS, tid, 5), 0);
+    int nice = getpriority(PRIO_PROCESS, tid) + 5;
+    nice = nice < 19 ? nice : 19;
+    if (index == 3) EQUAL(setpriority(PRIO_PROCESS, tid, nice), 0);
     cpu_set_t cpus, cpus_found;
     CPU_ZERO(&cpus);
     CPU_SET(0, &cpus);
@@ -104,7 +106,7 @@ static void *worker(void *argument) {
     pthread_sigmask(SIG_SETMASK, &mask, 0);
     EQUAL(got_signal[index], 7000 + index);
     EQUAL(fegetround(), index == 1 ? FE_UPWARD : FE_TONEAREST);
-    if (index == 3) EQUAL(getpriority(PRIO_PROCESS, tid), 5);
+    if (index == 3) EQUAL(getpriority(PRIO_PROCESS, tid), nice);
     sched_getaffinity(0, sizeof cpus_found, &cpus_found);
     EXPECT((CPU_COUNT(&cpus_found) == 1) == (index == 4 || sysconf(_SC_NPROCESSORS_ONLN) == 1));
     // Index 2 ends with the robust mutex locked: the kernel has to find it in the list.

@@ -39,7 +39,7 @@ static void choose(int n) {
     EQUAL(syscall(SYS_ioprio_set, 1, 0, n == 0 ? 3 << 13 : 2 << 13 | (n + 3)), 0);
     struct sched_param none = {0};
     EQUAL(sched_setscheduler(0, n == 1 ? SCHED_BATCH : n == 2 ? SCHED_IDLE : SCHED_OTHER, &none), 0);
-    EQUAL(setpriority(PRIO_PROCESS, 0, n + 1), 0);
+    EQUAL(setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + n + 1), 0);
     EQUAL(prctl(PR_SET_TIMERSLACK, 70000 + n), 0);
     if (n == 1) {
         EQUAL(prctl(PR_SET_PDEATHSIG, SIGWINCH), 0);
