@@ -191,7 +191,8 @@ fn create_private(path: &Path) -> Result<(), JobError> {
         .map_err(|errno| failed("open", path)(errno.into()))
 }
 
-fn failed(operation: &'static str, path: &Path) -> impl Fn(std::io::Error) -> JobError {
+/// What an operation on a file or directory could not do.
+pub(crate) fn failed(operation: &'static str, path: &Path) -> impl Fn(std::io::Error) -> JobError {
     let path = path.to_path_buf();
     move |source| JobError::File {
         operation,

@@ -8,7 +8,7 @@
 use crate::card::Card;
 use crate::error::JobError;
 use crate::layout::Layout;
-use crate::runtime_dir::RuntimeDir;
+use crate::runtime_dir::{RuntimeDir, failed};
 use crate::signals::Signals;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fstat, open, statat, unlinkat};
 use rustix::io::Errno;
@@ -202,15 +202,6 @@ fn remove(socket: &Path) -> Result<(), JobError> {
     match std::fs::remove_file(socket) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", socket)(error)),
         _ => Ok(()),
-    }
-}
-
-fn failed(operation: &'static str, path: &Path) -> impl Fn(std::io::Error) -> JobError {
-    let path = path.to_path_buf();
-    move |source| JobError::File {
-        operation,
-        path: path.clone(),
-        source,
     }
 }
 

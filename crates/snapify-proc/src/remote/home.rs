@@ -11,7 +11,7 @@
 //! All signals but SIGTRAP are blocked up to the call that restores the mask. From there on the stack pointer is the
 //! program's own, so that a handler may run at any instruction.
 
-use super::SYSCALL;
+use super::{SYSCALL, TRAP_FLAG};
 use crate::ids::RemoteAddr;
 use crate::threads::restart;
 use snapify_sys::ptrace::Registers;
@@ -30,8 +30,6 @@ const FORK: usize = 0x1e0;
 
 /// Longest mask of CPUs that is put back, in words: of 1,088 CPUs.
 const AFFINITY_WORDS: usize = (FORK - AFFINITY) / 8;
-
-const TRAP_FLAG: u64 = 0x100;
 
 /// Where in its slot a thread goes home.
 pub(super) fn entry(slot: RemoteAddr) -> RemoteAddr {
@@ -74,6 +72,8 @@ pub(super) fn slot(registers: &Registers, mask: u64, affinity: Option<&[u64]>) -
     let mut slot = code.0;
     debug_assert!(slot.len() <= FLAGS);
     slot.resize(SLOT_BYTES as usize, 0);
+    let fork = fork_code();
+    slot[FORK..FORK + fork.len()].copy_from_slice(&fork);
     let mut put = |at: usize, value: u64| slot[at..at + 8].copy_from_slice(&value.to_le_bytes());
     put(FLAGS, registers.eflags & !TRAP_FLAG);
     put(STACK, registers.rsp);
@@ -82,9 +82,6 @@ pub(super) fn slot(registers: &Registers, mask: u64, affinity: Option<&[u64]>) -
         put(GENERAL + n * 8, value);
     }
     put(TARGET, rip);
-    let fork = fork_code();
-    slot[FORK..FORK + fork.len()].copy_from_slice(&fork);
-    let mut put = |at: usize, value: u64| slot[at..at + 8].copy_from_slice(&value.to_le_bytes());
     for (n, &word) in affinity.iter().enumerate() {
         put(AFFINITY + n * 8, word);
     }
