@@ -27,6 +27,7 @@ mod behaviour {
     mod plain_programs;
     mod plan;
     mod process_trees;
+    mod random_chains;
     mod reports;
     mod restart_elsewhere;
     mod schedule;

@@ -4,6 +4,8 @@
 //! Nothing here waits by sleeping: a test waits for a line of output, for the end of a process or for
 //! a descriptor.
 
+mod family;
+mod memory;
 mod offload;
 mod program;
 mod session;
@@ -12,6 +14,8 @@ mod survive;
 mod terminal;
 mod user;
 
+pub use family::{await_stopped, continue_family, family, kill_family, signal, stop_family};
+pub use memory::{MemoryCopy, Region};
 pub use offload::{OffloadApp, Shape};
 pub use program::{Language, compile, example};
 pub use session::{Finished, Running, Session, poll_until};

@@ -102,19 +102,31 @@ pub(super) enum Plan {
 }
 
 impl Plan {
-    /// Decides it for a described process.
+    /// Decides it for a described process. `untracked` is why what it writes from now on cannot be followed, if it cannot.
     pub(super) fn make(
         sequence: Sequence,
         member: &MemberDir,
         tracking: &Tracking,
+        untracked: Option<&str>,
         image: &TreeImage,
         link: &Link,
     ) -> Result<Self, StoreError> {
-        let asked = sequence.increments == Increments::Always;
+        // Where changes cannot be followed they are found by comparing, or each snapshot would be a full one.
+        let compare = untracked.is_some() && sequence.builds_on_others();
+        let asked = sequence.increments == Increments::Always || compare;
         let shared: u64 = image.objects.iter().map(|object| object.bytes).sum();
         let much = shared > image.saved_bytes() / SHARED_PART && shared > 1 << 20;
-        let full = || Self::Full {
-            hash_seed: (asked || much).then(random),
+        let full = || {
+            if let (true, Some(reason)) = (compare, untracked) {
+                let warning = format!(
+                    "what the program writes cannot be followed: later snapshots read all of its memory and compare it with the one \
+                     before ({reason})"
+                );
+                link.tell(Event::Warning(warning));
+            }
+            Self::Full {
+                hash_seed: (asked || much).then(random),
+            }
         };
         let Some(parent) = member.parent_pages(PAGES_FILE)? else {
             return Ok(full());
@@ -124,9 +136,11 @@ impl Plan {
         }
         match tracking.changed_since(&parent.summary().id().to_string()) {
             Some(changed) => Ok(Self::Changed { parent, changed }),
-            None if asked && parent.hash_seed().is_some() => Ok(Self::Different { parent }),
+            None if parent.hash_seed().is_some() && (asked || !tracking.is_useful()) => {
+                Ok(Self::Different { parent })
+            }
             None => {
-                if asked {
+                if sequence.increments == Increments::Always {
                     let warning = "it is not known what has changed since the last snapshot, and that one cannot be compared with: \
                                    everything is saved";
                     link.tell(Event::Warning(warning.into()));

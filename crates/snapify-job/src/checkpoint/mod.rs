@@ -122,6 +122,7 @@ fn take_snapshot(
             source,
         },
     };
+    let mut untracked = None;
     let mut freeze = |externals: &[External]| {
         let at = Moment::now();
         let mut frozen = Frozen::freeze(Pid(application.host)).map_err(process)?;
@@ -131,9 +132,8 @@ fn take_snapshot(
         let image = recorder.time(Actor::Host, "describe", || frozen.describe(externals));
         if image.is_ok() {
             let track = || frozen.track(!stop);
-            for failure in recorder.time(Actor::Host, "track", track) {
-                tracing::debug!("{failure}");
-            }
+            let failures = recorder.time(Actor::Host, "track", track);
+            untracked = failures.into_iter().next();
         }
         *tracking = frozen.take_tracking();
         let image = image.map_err(process)?;
@@ -202,7 +202,8 @@ fn take_snapshot(
     };
     let member = staging.member(HOST)?;
     member.write_json(PROCESS_FILE, &image)?;
-    let plan = Plan::make(manner.sequence, &member, tracking, &image, link)?;
+    let untracked = untracked.as_deref();
+    let plan = Plan::make(manner.sequence, &member, tracking, untracked, &image, link)?;
     link.tell(Event::Total(plan.bytes(&standing, &image)));
     let saving = Moment::now();
     let pages = standing
