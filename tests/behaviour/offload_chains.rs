@@ -1,8 +1,8 @@
 //! Chains of snapshots of an offload application: of offload processes, too, only what has changed is saved, and each point is the
-//! memory of its moment, on cards as in the host process.
+//! memory of its moment, on cards as in the host process: byte for byte that of a copy that was taken then.
 
 use serde_json::Value;
-use snapify_tests::{Language, Running, Session, User, compile};
+use snapify_tests::{Language, MemoryCopy, Region, Running, Session, User, compile};
 use std::io::Write;
 use std::process::{ChildStdin, Stdio};
 
@@ -42,6 +42,19 @@ impl<'a> App<'a> {
         self.run.wait_for(&format!("sum {round}: "))
     }
 
+    /// What the three memories hold now, while the program waits for its next line.
+    fn copy(&self, memory: Memory) -> [MemoryCopy; 3] {
+        let applications = self.session.applications();
+        let process = &applications[0]["processes"][0];
+        let card = process["pid"].as_i64().expect("an offload process") as i32;
+        let host = self.host.parse().expect("a number");
+        [
+            memory.buffer.copy(card),
+            memory.own.copy(card),
+            memory.here.copy(host),
+        ]
+    }
+
     fn checkpoint(&self, args: &[&str]) -> Value {
         let all = ["checkpoint", &self.host, "snap", "--json"];
         let args = [&all, args].concat();
@@ -53,6 +66,32 @@ impl<'a> App<'a> {
         drop(self.stdin);
         self.run.finish();
         self.session.expect_no_process();
+    }
+}
+
+/// Where the three memories of the program are.
+#[derive(Clone, Copy)]
+struct Memory {
+    buffer: Region,
+    own: Region,
+    here: Region,
+}
+
+impl Memory {
+    fn told(line: &str) -> Self {
+        let mut words = line.split_whitespace().skip(1);
+        Self {
+            buffer: Region::told(&mut words),
+            own: Region::told(&mut words),
+            here: Region::told(&mut words),
+        }
+    }
+}
+
+fn expect_same(found: &[MemoryCopy; 3], copies: &[MemoryCopy; 3], point: &str) {
+    let names = ["the buffer", "the offload process", "the host process"];
+    for (name, (found, copy)) in names.iter().zip(found.iter().zip(copies)) {
+        found.expect_is(copy, &format!("{name}, point {point}"));
     }
 }
 
@@ -68,16 +107,21 @@ fn saved(report: &Value) -> (u64, u64) {
 fn chain(user: User) {
     let session = Session::of(user);
     let mut app = App::start(&session, &["run", "--cards", "1", "--"]);
+    let memory = Memory::told(&app.run.wait_for("memory "));
     let mut said = vec![app.run.wait_for("sum 0: ")];
+    let mut copies = Vec::new();
     // How often a snapshot is full follows from their cost, unless it is told.
-    let manners: [&[&str]; 5] = [
+    let manners: [&[&str]; 7] = [
         &[],
         &["--full-every", "9"],
         &["--full-every", "9", "--codec", "lz4"],
         &["--full-every", "9", "--incremental", "--codec", "zstd:1"],
+        &["--full-every", "9", "--codec", "deflate:1", "--live"],
+        &["--full-every", "9", "--codec", "auto"],
         &["--full-every", "9", "--stop"],
     ];
     for (round, manner) in manners.iter().enumerate() {
+        copies.push(app.copy(memory));
         let report = app.checkpoint(manner);
         assert_eq!(
             report["parent"].as_u64().unwrap_or(0),
@@ -94,25 +138,31 @@ fn chain(user: User) {
         if round + 1 < manners.len() {
             said.push(app.change(20, round + 1));
         }
+        if round == 3 {
+            session.succeed(["clean", "snap", "--keep", "3"]);
+        }
     }
     drop(app.stdin);
     app.run.finish();
     session.expect_no_process();
     session.succeed(["verify", "snap"]);
-    // Each of them, the last one last.
-    for (round, sums) in said.iter().enumerate() {
+    // Each of them that is left, the last one last.
+    assert_eq!(session.points("snap"), [2, 3, 4, 5, 6, 7]);
+    for (round, sums) in said.iter().enumerate().skip(1) {
         let point = (round + 1).to_string();
         let mut app = App::start(&session, &["restart", "snap", "--at", &point]);
         // Nothing is changed, and the digests are the same.
         let now = app.change(0, round + 1);
         let digests = |line: &str| line.split(": ").nth(1).map(str::to_owned);
         assert_eq!(digests(&now), digests(sums), "point {point}");
+        expect_same(&app.copy(memory), &copies[round], &point);
         if round + 1 < said.len() {
             app.kill();
             continue;
         }
         // It goes on with its chain, on the card as well.
         let sums = app.change(20, round + 2);
+        let copies = app.copy(memory);
         let report = app.checkpoint(&["--full-every", "9"]);
         assert_eq!(report["parent"], round as u64 + 1, "{report}");
         assert!(saved(&report).0 < 2 << 20, "{report}");
@@ -120,6 +170,7 @@ fn chain(user: User) {
         let mut app = App::start(&session, &["restart", "snap"]);
         let now = app.change(0, round + 3);
         assert_eq!(digests(&now), digests(&sums));
+        expect_same(&app.copy(memory), &copies, "after a restart");
         app.kill();
     }
     // A chain that is cleaned, and full ones.

@@ -1,5 +1,5 @@
 /* Holds so many MiB of chance in a buffer on a card, in memory that the offload process has by itself, and in the host process.
-   Says "sum 0: " and digests of the three. For each line on standard input, a number, it changes so many words of each and says the
+   Says "memory" with address and size of each of the three, then "sum 0: " and digests of them. For each line on standard input, a number, it changes so many words of each and says the
    digests again, as "sum 1: " and so on. Ends with its input. */
 #include <stdint.h>
 #include <stdio.h>
@@ -41,8 +41,15 @@ int main(int argc, char **argv) {
     uint64_t *words = malloc(count * 8), *here = malloc(count * 8);
     if (!words || !here) return 1;
 #pragma omp target enter data map(alloc : words[0 : count])
-#pragma omp target
-    own = malloc(count * 8);
+    uint64_t buffer_at = 0, own_at = 0;
+#pragma omp target map(tofrom : buffer_at, own_at) map(to : words[0 : count])
+    {
+        own = malloc(count * 8);
+        buffer_at = (uint64_t)words;
+        own_at = (uint64_t)own;
+    }
+    const uint64_t bytes = count * 8;
+    printf("memory %lu %lu %lu %lu %lu %lu\n", buffer_at, bytes, own_at, bytes, (uint64_t)here, bytes);
     long changes = -1;
     char line[64];
     for (uint64_t round = 0;; round++) {
