@@ -14,9 +14,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-const TRAILER: usize = 128;
+#[path = "../../crates/snapify-store/tests/support/seal.rs"]
+#[allow(dead_code)] // of which this target uses a part
+mod seal;
+
+use seal::{reseal_pages, u64_at};
+
 const CODECS: [&str; 4] = ["none", "lz4", "zstd:1", "deflate:1"];
 
 /// Files to begin with: a full one, and one on it for each codec.
@@ -99,32 +103,6 @@ fn good() -> &'static Good {
     })
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes)
-}
-
-/// Makes the checksums of header, index and trailer right.
-fn reseal(bytes: &mut [u8]) {
-    let seal = |bytes: &mut [u8], from: usize, to: usize| {
-        let sum = xxh3_64(&bytes[from..to]);
-        bytes[to..to + 8].copy_from_slice(&sum.to_le_bytes());
-    };
-    if bytes.len() < 4096 + TRAILER {
-        return;
-    }
-    seal(bytes, 0, 56);
-    let trailer = bytes.len() - TRAILER;
-    let index = u64_at(bytes, trailer + 24) as usize;
-    if index <= trailer {
-        let mut hash = Xxh3::new();
-        hash.update(&bytes[..4096]);
-        hash.update(&bytes[index..trailer]);
-        let sum = hash.digest().to_le_bytes();
-        bytes[trailer + 72..trailer + 80].copy_from_slice(&sum);
-    }
-    seal(bytes, trailer, trailer + 120);
-}
-
 /// Edits of six bytes each: where, from the end of the file, and what is put there or added.
 fn edit(bytes: &mut Vec<u8>, edits: &[u8]) {
     let length = bytes.len();
@@ -173,7 +151,7 @@ fuzz_target!(|data: &[u8]| {
     let mut bytes = base.clone();
     edit(&mut bytes, edits);
     if kind & 0x80 == 0 {
-        reseal(&mut bytes);
+        reseal_pages(&mut bytes);
     }
     let file = FILE.take().unwrap_or_else(memory_file);
     file.set_len(0).expect("empty it");

@@ -9,8 +9,8 @@ use snapify_store::{
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use support::running::{FILE, Program, ranges_of, restarted};
-use support::{Filled, Memory, disk_dir, fast_dir, header, program, put_member};
+use support::running::{FILE, Program, restarted, two_chains};
+use support::{Filled, Memory, disk_dir, fast_dir, header, program};
 
 #[test]
 fn every_point_of_random_chains_gives_back_its_moment() {
@@ -88,29 +88,6 @@ fn a_full_point_is_written_as_before_there_were_incremental_ones() {
     let manifest = fs::read_to_string(dir.path().join("000001/manifest.json")).unwrap();
     assert!(manifest.contains("\"version\": 1,"), "{manifest}");
     assert!(!manifest.contains("pages_s\"") && !manifest.contains("pages_shared"));
-}
-
-/// Five points: 1 full, 2 and 3 upon it, 4 full, 5 upon 4.
-fn two_chains(dir: &Path) -> Vec<Memory> {
-    let chain = Chain::open_or_create(dir, &program()).unwrap();
-    let mut running = Program::new(3);
-    let mut then = Vec::new();
-    for number in 1..=5 {
-        // At least one page more each time, so that every file has a block.
-        running.go_on();
-        running.put((SpaceId(9), number * PAGE_SIZE), number);
-        if number == 4 {
-            let staging = chain.begin().unwrap();
-            let ranges = ranges_of(running.memory.pages.keys().copied());
-            put_member(&staging, "host", &running.memory, &ranges);
-            staging.commit(header()).unwrap();
-            running.dirty.clear();
-        } else {
-            running.checkpoint(&chain, None, false);
-        }
-        then.push(running.memory.clone());
-    }
-    then
 }
 
 fn open(dir: &Path, at: u32) -> Result<(), StoreError> {

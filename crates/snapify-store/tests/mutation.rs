@@ -6,37 +6,11 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use snapify_store::{PageFile, PageWrite, StoreError, WriteOptions, write_pages};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use support::seal::{TRAILER, reseal_pages, u64_at};
 use support::{Chance, Filled, Memory};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::xxh3_64;
 
 const ROUNDS: u64 = 30_000;
-const TRAILER: usize = 128;
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
-}
-
-/// Makes every checksum above the blocks right again, so that what lies beneath is reached.
-fn reseal(bytes: &mut [u8]) {
-    let seal = |bytes: &mut [u8], from: usize, to: usize| {
-        let sum = xxh3_64(&bytes[from..to]);
-        bytes[to..to + 8].copy_from_slice(&sum.to_le_bytes());
-    };
-    if bytes.len() < 4096 + TRAILER {
-        return;
-    }
-    seal(bytes, 0, 56);
-    let trailer = bytes.len() - TRAILER;
-    let index = u64_at(bytes, trailer + 24) as usize;
-    if index <= trailer {
-        let mut hash = Xxh3::new();
-        hash.update(&bytes[..4096]);
-        hash.update(&bytes[index..trailer]);
-        let sum = hash.digest().to_le_bytes();
-        bytes[trailer + 72..trailer + 80].copy_from_slice(&sum);
-    }
-    seal(bytes, trailer, trailer + 120);
-}
 
 fn mutate(bytes: &mut Vec<u8>, chance: &mut Chance) {
     let trailer = bytes.len() - TRAILER;
@@ -91,7 +65,7 @@ fn mutations(good: &[u8], rounds: u64, chance: &mut Chance, below: Option<&dyn F
         let mut bytes = good.to_vec();
         mutate(&mut bytes, chance);
         if round % 4 != 0 {
-            reseal(&mut bytes);
+            reseal_pages(&mut bytes);
         }
         file.set_len(0).unwrap();
         file.write_all_at(&bytes, 0).unwrap();

@@ -3,6 +3,7 @@
 
 pub mod journal;
 pub mod running;
+pub mod seal;
 
 use snapify_store::{
     Chain, PAGE_SIZE, PageRange, PageSink, PageSource, PointHeader, ProgramIdentity, SpaceId,

@@ -1,6 +1,6 @@
 //! A program whose memory changes between the points that are taken of it.
 
-use super::{Chance, Filled, Memory, header, program};
+use super::{Chance, Filled, Memory, header, program, put_member};
 use snapify_store::{
     Chain, Compression, PAGE_SIZE, PageRange, PageWrite, Snapshot, SpaceId, WriteOptions, inspect,
     verify,
@@ -151,6 +151,29 @@ pub fn chain_of(dir: &Path, seed: u64, points: u32) -> (Program, BTreeMap<u32, M
         then.insert(number, running.memory.clone());
     }
     (running, then)
+}
+
+/// Five points: 1 full, 2 and 3 upon it, 4 full, 5 upon 4.
+pub fn two_chains(dir: &Path) -> Vec<Memory> {
+    let chain = Chain::open_or_create(dir, &program()).unwrap();
+    let mut running = Program::new(3);
+    let mut then = Vec::new();
+    for number in 1..=5 {
+        // At least one page more each time, so that every file has a block.
+        running.go_on();
+        running.put((SpaceId(9), number * PAGE_SIZE), number);
+        if number == 4 {
+            let staging = chain.begin().unwrap();
+            let ranges = ranges_of(running.memory.pages.keys().copied());
+            put_member(&staging, "host", &running.memory, &ranges);
+            staging.commit(header()).unwrap();
+            running.dirty.clear();
+        } else {
+            running.checkpoint(&chain, None, false);
+        }
+        then.push(running.memory.clone());
+    }
+    then
 }
 
 /// The numbers of the points in `dir`.
