@@ -7,7 +7,7 @@ use crate::procfs::ProcDir;
 use crate::procfs::status::Status;
 use crate::ptrace::{Running, Stop, Stopped};
 use crate::remote::Tracee;
-use crate::threads::{self, rseq};
+use crate::threads::{self, rseq, vfork};
 use snapify_sys::process;
 use snapify_sys::ptrace::{Registers, RseqConfiguration};
 use std::collections::{HashMap, HashSet};
@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 /// How long a thread may take to stop. Threads stop within a millisecond; only an uninterruptible wait in the kernel takes
 /// longer.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a thread may stay in vfork(2): children call exec within milliseconds.
+const VFORK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A thread of a frozen process.
 #[derive(Debug)]
@@ -164,7 +167,7 @@ impl FrozenProcess {
             } else {
                 PATIENCE
             };
-            match thread.wait_stopped(limit) {
+            match wait_for(thread, limit) {
                 Ok(Some((stopped, stop))) => {
                     self.group_stopped |= stop == Stop::Group;
                     self.threads.push(FrozenThread {
@@ -310,6 +313,19 @@ impl FrozenProcess {
         Ok(())
     }
 
+    /// Has thread number `index` go on with these signals blocked.
+    ///
+    /// # Errors
+    /// `ESRCH` if it was killed.
+    pub(crate) fn set_mask(&mut self, index: usize, mask: u64) -> Result<(), ProcError> {
+        let thread = &mut self.threads[index];
+        if let Some(stopped) = &thread.stopped {
+            stopped.set_signal_mask(mask)?;
+        }
+        thread.mask = mask;
+        Ok(())
+    }
+
     fn lend(&mut self) -> Vec<(Stopped, Registers)> {
         let lend = |thread: &mut FrozenThread| {
             let stopped = thread.stopped.take();
@@ -369,6 +385,27 @@ impl Drop for FrozenProcess {
             tracing::debug!(pid = self.pid.0, "letting go: {e}");
         }
     }
+}
+
+/// Waits for the stop of a thread. One that is in vfork(2) is brought out of it, if it does not come out by itself soon.
+fn wait_for(
+    thread: Running,
+    limit: Duration,
+) -> Result<Option<(Stopped, Stop)>, (Running, ProcError)> {
+    let thread = match thread.wait_stopped(limit.min(VFORK_PATIENCE)) {
+        Err((thread, ProcError::NotStopping { .. })) if limit > VFORK_PATIENCE => thread,
+        other => return other,
+    };
+    let slot = vfork::end_wait(thread.tid()).unwrap_or_else(|error| {
+        tracing::debug!("thread {} stays in vfork: {error}", thread.tid());
+        None
+    });
+    let stopped = thread.wait_stopped(limit)?;
+    if let (Some((stopped, _)), Some(slot)) = (&stopped, slot) {
+        let waits = vfork::wait_on(stopped, slot);
+        waits.map_err(|error| (Running::attached(stopped.tid()), error))?;
+    }
+    Ok(stopped)
 }
 
 /// What Yama's setting, which is in the file at `path`, means for whoever may not trace, and the way out.

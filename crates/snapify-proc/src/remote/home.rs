@@ -11,6 +11,7 @@
 //! All signals but SIGTRAP are blocked up to the call that restores the mask. From there on the stack pointer is the
 //! program's own, so that a handler may run at any instruction.
 
+use super::code::{Code, EDI, EDX, ESI, R10, RDX, RSI, RSP, Register};
 use super::{SYSCALL, TRAP_FLAG};
 use crate::ids::RemoteAddr;
 use crate::threads::restart;
@@ -101,16 +102,6 @@ fn fork_code() -> Vec<u8> {
     code.0
 }
 
-/// Numbers of registers in instructions.
-type Register = u8;
-const RDX: Register = 2;
-const EDX: Register = 2;
-const RSP: Register = 4;
-const RSI: Register = 6;
-const ESI: Register = 6;
-const EDI: Register = 7;
-const R10: Register = 10;
-
 /// All general registers but the stack pointer, with what they are to hold.
 fn general(registers: &Registers, rax: u64) -> [(Register, u64); 15] {
     [
@@ -130,56 +121,6 @@ fn general(registers: &Registers, rax: u64) -> [(Register, u64); 15] {
         (14, registers.r14),
         (15, registers.r15),
     ]
-}
-
-/// Instructions, as they are put together; places are offsets from their beginning.
-struct Code(Vec<u8>);
-
-impl Code {
-    /// `mov $value, %register` (32 bits, zero extended)
-    fn load(&mut self, register: Register, value: u32) {
-        if register >= 8 {
-            self.0.push(0x41);
-        }
-        self.0.push(0xb8 | register & 7);
-        self.0.extend(value.to_le_bytes());
-    }
-
-    /// `mov place(%rip), %register`
-    fn fetch(&mut self, register: Register, place: usize) {
-        self.relative(0x8b, register, place);
-    }
-
-    /// `lea place(%rip), %register`
-    fn address(&mut self, register: Register, place: usize) {
-        self.relative(0x8d, register, place);
-    }
-
-    fn relative(&mut self, operation: u8, register: Register, place: usize) {
-        let prefix = if register >= 8 { 0x4c } else { 0x48 };
-        self.0
-            .extend([prefix, operation, 0x05 | (register & 7) << 3]);
-        self.displacement(place);
-    }
-
-    /// `mov $number, %eax; syscall`
-    fn call(&mut self, number: i64) {
-        self.load(0, number as u32);
-        self.0.extend(SYSCALL);
-    }
-
-    /// `jmp *place(%rip)`
-    fn jump(&mut self, place: usize) {
-        self.0.extend([0xff, 0x25]);
-        self.displacement(place);
-    }
-
-    /// The distance of a place from the end of the instruction, which it ends.
-    fn displacement(&mut self, place: usize) {
-        let end = self.0.len() + 4;
-        let distance = place as i32 - end as i32;
-        self.0.extend(distance.to_le_bytes());
-    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 //!   again at the end;
 //! - a stop that had been asked for, or a group-stop, may come before the step: the step is repeated.
 
+pub(crate) mod code;
 mod home;
 mod pin;
 mod seat;

@@ -76,11 +76,7 @@ pub(crate) fn capture(
     Ok(ThreadImage {
         tid: frozen.inner.0,
         name: ImagePath::from_bytes(name),
-        registers: (&restart::restorable(
-            frozen.registers,
-            continued_call(tracee.pid(), &frozen.registers),
-        ))
-            .into(),
+        registers: (&independent(tracee.pid(), frozen.registers)).into(),
         extended_state: HexBytes(stopped.extended_state()?),
         extended_permission: 0,
         signal_mask: frozen.mask,
@@ -178,6 +174,11 @@ pub(crate) fn obstacle(stopped: &crate::ptrace::Stopped) -> Option<Obstacle> {
             "it has a user-mode shadow stack (CET), which is not supported",
         )
     })
+}
+
+/// Registers with which another thread goes on like this one.
+pub(crate) fn independent(pid: Pid, registers: Registers) -> Registers {
+    restart::restorable(registers, continued_call(pid, &registers))
 }
 
 /// The call that a thread in restart_syscall(2) has made, if it can be told.

@@ -6,7 +6,9 @@ pub mod numa;
 pub mod restart;
 pub(crate) mod restore;
 pub mod rseq;
+mod slots;
 pub(crate) mod transfer;
+pub(crate) mod vfork;
 
 pub use image::ThreadImage;
 

@@ -3,28 +3,20 @@
 //! A thread that writes more to a pipe, a socket or a terminal than there is room for waits in the middle of its system call, and so
 //! does one that receives with `MSG_WAITALL`. A stop ends such a call, as a signal would: it returns how much it has done
 //! so far (see pipe(7), "interrupted by a signal handler"), which a program without signal handlers need never expect. So the thread
-//! makes a call for what is left instead, from a page of code that is put into its memory, which then returns the sum.
-//!
-//! The page is part of the memory from then on, and of the snapshot: the call may last for as long as it likes, and nobody need be there when
-//! it ends. A later checkpoint uses the same page again for other threads.
+//! makes a call for what is left instead, from a [page of code](super::slots) that is put into its memory, which then returns the sum.
 
+use super::slots::{self, BUSY, SLOT_BYTES};
 use crate::abi::Pod;
 use crate::error::ProcError;
 use crate::freeze::FrozenProcess;
-use crate::ids::{RemoteAddr, RemoteFd};
+use crate::ids::RemoteFd;
 use crate::memory;
-use crate::procfs::maps::Mapping;
-use crate::remote::{SYSCALL, Tracee};
+use crate::remote::SYSCALL;
+use crate::remote::code::{Code, RAX};
 use rustix::fs::FileType;
 use rustix::net::SocketType;
 use snapify_sys::ptrace::Registers;
 use snapify_sys::vm;
-
-const PAGE_BYTES: u64 = 4096;
-const SLOT_BYTES: u64 = 256;
-
-/// What such a page begins with, in place of its first slot.
-const MAGIC: [u8; 16] = *b"snapify transfer";
 
 /// Entries of an array of buffers that fit into a slot.
 const MOST_BUFFERS: usize = 8;
@@ -32,8 +24,6 @@ const MOST_BUFFERS: usize = 8;
 // What is where in a slot: code, and then
 const DONE: usize = 0x40;
 const RETURN: usize = 0x48;
-/// Not zero as long as the call has not returned to the program.
-const BUSY: usize = 0x50;
 const BUFFERS: usize = 0x60;
 
 /// Has the threads of a frozen process go on with the transfers that its stop has cut short. Nothing is done in most cases, and nothing
@@ -161,27 +151,9 @@ fn is_stream(process: &FrozenProcess, fd: RemoteFd) -> rustix::io::Result<bool> 
 fn go_on_with(process: &mut FrozenProcess, cut: &[(usize, Cut)]) -> Result<(), ProcError> {
     let maps = process.proc.maps()?;
     let instruction = memory::syscall_instruction(process.pid, &maps)?;
-    let known = maps.iter().find_map(|mapping| page_in(process, mapping));
-    let wanted = cut.len();
+    let known = slots::known_page(process, &maps);
     let slots = process.with_tracee(instruction, |tracee, threads| {
-        let mut slots = Vec::new();
-        if let Some(page) = known {
-            let within = |slot: &RemoteAddr| {
-                let range = slot.0..slot.0 + SLOT_BYTES;
-                threads
-                    .iter()
-                    .any(|thread| range.contains(&thread.registers.rip))
-            };
-            for slot in slots_of(page) {
-                let busy: u64 = tracee.get(RemoteAddr(slot.0 + BUSY as u64))?;
-                if busy == 0 && !within(&slot) {
-                    slots.push(slot);
-                }
-            }
-        }
-        while slots.len() < wanted {
-            slots.extend(slots_of(new_page(tracee)?));
-        }
+        let slots = slots::find(tracee, threads, known, cut.len())?;
         for ((_, cut), slot) in cut.iter().zip(&slots) {
             tracee.write(*slot, &code(cut))?;
         }
@@ -200,56 +172,21 @@ fn go_on_with(process: &mut FrozenProcess, cut: &[(usize, Cut)]) -> Result<(), P
     Ok(())
 }
 
-/// A page of earlier transfers: it may have grown together with memory beside it.
-fn page_in(process: &FrozenProcess, mapping: &Mapping) -> Option<RemoteAddr> {
-    const MOST_BYTES: u64 = 64 * PAGE_BYTES;
-    let bytes = mapping.end.0 - mapping.start.0;
-    let fits = mapping.read && mapping.write && mapping.exec && !mapping.shared;
-    if !fits || !mapping.name.is_empty() || bytes > MOST_BYTES {
-        return None;
-    }
-    let mut pages = (mapping.start.0..mapping.end.0).step_by(PAGE_BYTES as usize);
-    let begins = |page: &u64| {
-        let mut start = [0; MAGIC.len()];
-        vm::read_exact(process.pid.0, *page, &mut start).is_ok() && start == MAGIC
-    };
-    pages.find(begins).map(RemoteAddr)
-}
-
-fn slots_of(page: RemoteAddr) -> impl Iterator<Item = RemoteAddr> {
-    (1..PAGE_BYTES / SLOT_BYTES).map(move |n| RemoteAddr(page.0 + n * SLOT_BYTES))
-}
-
-fn new_page(tracee: &mut Tracee<'_>) -> Result<RemoteAddr, ProcError> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let args = [0, PAGE_BYTES, protection as u64, flags as u64, u64::MAX, 0];
-    let page = RemoteAddr(tracee.syscall("mmap", libc::SYS_mmap, args)?);
-    tracee.write(page, &MAGIC)?;
-    Ok(page)
-}
-
 /// A call for the rest, which returns to where the first one was made from: with the sum, or, if it fails, with what the first one
 /// has done, as the kernel would. `rcx` and the flags are free, as in any system call.
 fn code(cut: &Cut) -> Vec<u8> {
-    // The displacement of an instruction counts from its end.
-    let to = |place: usize, end: usize| ((place as i32) - end as i32).to_le_bytes();
-    let mut slot = SYSCALL.to_vec();
+    let mut code = Code(SYSCALL.to_vec());
     // lea 4095(%rax), %rcx; cmp $4094, %rcx: an error is one of -4095 to -1
-    slot.extend([0x48, 0x8d, 0x88, 0xff, 0x0f, 0x00, 0x00]);
-    slot.extend([0x48, 0x81, 0xf9, 0xfe, 0x0f, 0x00, 0x00]);
+    code.0.extend([0x48, 0x8d, 0x88, 0xff, 0x0f, 0x00, 0x00]);
+    code.0.extend([0x48, 0x81, 0xf9, 0xfe, 0x0f, 0x00, 0x00]);
     // ja sum; xor %eax, %eax
-    slot.extend([0x77, 0x02, 0x31, 0xc0]);
-    // sum: add done(%rip), %rax
-    slot.extend([0x48, 0x03, 0x05]);
-    slot.extend(to(DONE, slot.len() + 4));
-    // movb $0, busy(%rip)
-    slot.extend([0xc6, 0x05]);
-    slot.extend(to(BUSY, slot.len() + 5));
-    slot.push(0);
-    // jmp *back(%rip)
-    slot.extend([0xff, 0x25]);
-    slot.extend(to(RETURN, slot.len() + 4));
+    code.0.extend([0x77, 0x02, 0x31, 0xc0]);
+    // sum:
+    code.add(RAX, DONE);
+    code.clear_byte(BUSY);
+    code.jump(RETURN);
+    let mut slot = code.0;
+    debug_assert!(slot.len() <= DONE);
     slot.resize(SLOT_BYTES as usize, 0);
     let mut put = |at: usize, value: u64| slot[at..at + 8].copy_from_slice(&value.to_le_bytes());
     put(DONE, cut.done);

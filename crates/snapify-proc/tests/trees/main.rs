@@ -122,6 +122,11 @@ fn leader() {
 }
 
 #[test]
+fn vfork() {
+    survives("vfork");
+}
+
+#[test]
 fn semaphores() {
     survives("semaphores");
 }
