@@ -45,9 +45,10 @@ int main(int argc, char **argv) {
     EQUAL(shmctl(removed, IPC_RMID, 0), 0);
     for (int i = 0; i < 5; i++) held[i * PAGE] = 'a' + i;
     // In pieces: the second page is unmapped, the fourth is protected, the fifth has been moved.
+    // (The place for that must not be the hole that is about to come to be.)
+    char *place = mmap(0, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     munmap(held + PAGE, PAGE);
     mprotect(held + 3 * PAGE, PAGE, PROT_NONE);
-    char *place = mmap(0, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     EXPECT(mremap(held + 4 * PAGE, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place) == place);
     char *hole = mmap(held + PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     strcpy(hole, "in the hole");
