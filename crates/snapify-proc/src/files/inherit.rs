@@ -69,28 +69,37 @@ pub(crate) fn standard_stream(seen: &Seen, view: &View<'_>) -> Option<u32> {
 /// The standard stream that a shell has put away: while it redirects one for commands of its own, it keeps the old one where no
 /// command looks, at descriptor 10 or above and closed on exec (dash, bash and zsh alike).
 fn kept_stream(seen: &Seen, view: &View<'_>) -> Option<u32> {
-    const LOWEST: i32 = 10;
-    let is_kept = seen.fd.0 >= LOWEST && seen.close_on_exec() && pipe::is_anonymous(seen);
     let leads_outside = matches!(
         view.pipes.get(&seen.stat.st_ino),
         Some((true, false) | (false, true))
     );
-    if !is_kept || !leads_outside {
-        return None;
-    }
+    let is_kept = is_put_away(seen) && pipe::is_anonymous(seen) && leads_outside;
+    is_kept.then(|| place_of_kept(seen, view, self::leads_outside))
+}
+
+/// The same for a file that cannot be opened again.
+pub(super) fn kept_file(seen: &Seen, view: &View<'_>) -> Option<u32> {
+    let is_kept = is_put_away(seen) && seen.file_type() == FileType::RegularFile;
+    is_kept.then(|| place_of_kept(seen, view, |stream| stream.object_id() == seen.object_id()))
+}
+
+fn is_put_away(seen: &Seen) -> bool {
+    const LOWEST: i32 = 10;
+    seen.fd.0 >= LOWEST && seen.close_on_exec()
+}
+
+/// The stream whose place something else has taken than what `is_original` is said of.
+fn place_of_kept(seen: &Seen, view: &View<'_>, is_original: impl Fn(&Seen) -> bool) -> u32 {
     if !can_write(seen.flags()) {
-        return Some(0);
+        return 0;
     }
-    // The one whose place something else has taken.
     let [_, output, error] = &view.owner(seen).stdio;
-    let is_redirected = |stream: &Option<Seen>| {
-        let stream = stream.as_ref();
-        stream.is_none_or(|stream| !self::leads_outside(stream))
-    };
-    Some(match is_redirected(error) && !is_redirected(output) {
+    let is_redirected =
+        |stream: &Option<Seen>| stream.as_ref().is_none_or(|stream| !is_original(stream));
+    match is_redirected(error) && !is_redirected(output) {
         true => 2,
         false => 1,
-    })
+    }
 }
 
 fn same_object(seen: &Seen, view: &View<'_>, stdio: &[Option<Seen>; 3]) -> Option<u32> {

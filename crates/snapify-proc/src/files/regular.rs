@@ -2,7 +2,7 @@
 //! with their content.
 
 use super::directory::RemovedDirectory;
-use super::inherit::{Stdio, standard_stream};
+use super::inherit::{Stdio, kept_file, standard_stream};
 use super::survey::{Found, Recognized, Seen, View};
 use super::{Object, can_read, can_write, has_flag, search};
 use crate::error::{Obstacle, ProcError};
@@ -10,6 +10,7 @@ use crate::identity::{self, FileIdentity};
 use crate::ids::Pid;
 use crate::path::ImagePath;
 use rustix::fs::{Access, AtFlags, CWD, FileType, FsWord, Mode, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use snapify_store::SpaceId;
 use std::io;
@@ -127,7 +128,8 @@ pub(crate) fn recognize(seen: &Seen, view: &View<'_>) -> Recognized {
     };
     // A standard stream that we cannot open again, such as a log file that root has opened for a
     // user's program, is like a pipe to somebody else.
-    match (&found, standard_stream(seen, view)) {
+    let stream = || standard_stream(seen, view).or_else(|| kept_file(seen, view));
+    match (&found, stream()) {
         (Err(_), Some(fd)) => Some(Ok(Found::Whole(Object::Stdio(Stdio::new(fd, seen))))),
         _ => Some(found),
     }
@@ -232,7 +234,10 @@ fn proc_file(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
     }
 }
 
-/// Whether we could open a path with these flags; the process is of the same user.
+/// Whether a restart could open a path with these flags; the process is of the same user.
+///
+/// A file of the user's own can be opened whatever its mode has become since: the restart has CAP_DAC_OVERRIDE in its user namespace, which
+/// the kernel grants for files whose owner and group that knows (user_namespaces(7)).
 pub(super) fn may_open(path: &Path, flags: u32) -> rustix::io::Result<()> {
     if has_flag(flags, libc::O_PATH) {
         return Ok(());
@@ -240,7 +245,18 @@ pub(super) fn may_open(path: &Path, flags: u32) -> rustix::io::Result<()> {
     let mut access = Access::empty();
     access.set(Access::READ_OK, can_read(flags));
     access.set(Access::WRITE_OK, can_write(flags));
-    rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS)
+    match rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS) {
+        Err(Errno::ACCESS) if is_own(path) => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether a file belongs to our user and our group.
+fn is_own(path: &Path) -> bool {
+    rustix::fs::stat(path).is_ok_and(|stat| {
+        stat.st_uid == rustix::process::geteuid().as_raw()
+            && stat.st_gid == rustix::process::getegid().as_raw()
+    })
 }
 
 /// A descriptor of ours, with an offset of its own, from which the content of a removed file can be
@@ -359,7 +375,7 @@ pub(crate) fn open_at(path: &Path, flags: u32, offset: i64) -> Result<OwnedFd, P
     let flags = reopen_flags(flags);
     let fd = match open(flags) {
         // O_NOATIME is for the owner only, and it is no more than a hint.
-        Err(rustix::io::Errno::PERM) if flags.contains(OFlags::NOATIME) => {
+        Err(Errno::PERM) if flags.contains(OFlags::NOATIME) => {
             open(flags - OFlags::NOATIME)
         }
         other => other,

@@ -106,7 +106,8 @@ pub(super) fn classify(mapping: &Mapping, ctx: &CaptureContext<'_>) -> Class {
     match (mapping.shared, file_type(mapping)) {
         (true, None) => Class::Shared,
         (false, None) => Class::PrivateGone,
-        (false, Some(FileType::CharacterDevice)) if name == b"/dev/zero" => Class::Private,
+        // Shared memory made of it is a file of its own. Shared, but of a descriptor that cannot write, the kernel takes it for private.
+        (_, Some(FileType::CharacterDevice)) if name == b"/dev/zero" => Class::Private,
         (true, Some(FileType::RegularFile)) => Class::SharedFile,
         (false, Some(FileType::RegularFile)) => Class::PrivateFile,
         (_, Some(_)) => Class::Obstacle(Obstacle::new(

@@ -127,6 +127,11 @@ fn input() {
 }
 
 #[test]
+fn modes() {
+    survives("modes");
+}
+
+#[test]
 fn oddfiles() {
     survives("oddfiles");
 }

@@ -173,7 +173,11 @@ static void seals(void) {
 static void zero_device(void) {
     int zero = open("/dev/zero", O_RDWR);
     char *shared = map(4 * PAGE, RW, MAP_SHARED, zero), *private = map(4 * PAGE, RW, MAP_PRIVATE, zero);
+    int reading = open("/dev/zero", O_RDONLY);
+    volatile char *read_only = map(PAGE, PROT_READ, MAP_SHARED, reading);
+    EQUAL(read_only[7], 0);
     close(zero);
+    close(reading);
     strcpy(shared + PAGE, "shared");
     strcpy(private + PAGE, "private");
     int child = fork();
@@ -186,6 +190,7 @@ static void zero_device(void) {
     pause_here();
     EXPECT(!strcmp(shared + PAGE, "shared") && !strcmp(private + PAGE, "private"));
     EXPECT(shared[0] == 'c' && private[0] == 0);
+    EXPECT(read_only[7] == 0 && read_only[PAGE - 1] == 0);
 }
 
 static void files(void) {
