@@ -72,7 +72,7 @@ impl Running {
     ///
     /// If it is about to take a signal, it is let do so: it then stops before the first instruction of the handler, with its
     /// registers as the kernel has set them up. The kernel would otherwise have to be given the signal when the thread is
-    /// let go, which it takes only in the very stop in which it reported it.
+    /// let go, which it takes only in the very stop in which it reported it. The same goes for a fault that the request has come before.
     ///
     /// # Errors
     /// [`ProcError::NotStopping`] after `limit`: a thread that waits uninterruptibly in the kernel
@@ -98,18 +98,72 @@ impl Running {
             };
             let stop = match (status.stop_signal(), status.event()) {
                 (None, _) => return Ok(None),
-                (Some(signal), 0) => match sys::resume(tid.0, signal) {
+                (Some(signal), 0) => match go_on_with(tid, signal) {
                     Ok(()) => continue,
-                    Err(e) if e.raw_os_error() == Some(libc::ESRCH) => continue,
-                    Err(e) => return Err((self, ProcError::ptrace("resume", tid)(e))),
+                    Err(e) => return Err((self, e)),
                 },
                 (Some(libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU), _) => {
                     Stop::Group
                 }
-                (Some(_), _) => Stop::Requested,
+                (Some(_), _) => match has_fault(tid) {
+                    Ok(false) => Stop::Requested,
+                    // It is reported before anything is executed.
+                    Ok(true) => match go_on_with(tid, 0) {
+                        Ok(()) => continue,
+                        Err(e) => return Err((self, e)),
+                    },
+                    Err(e) => return Err((self, e)),
+                },
             };
             return Ok(Some((Stopped::known(tid), stop)));
         }
+    }
+}
+
+/// Lets a thread go on from a stop, with a signal or none (0). A signal that it takes leads to another request to stop, as the one
+/// before may have been answered already.
+fn go_on_with(tid: Tid, signal: i32) -> Result<(), ProcError> {
+    let go_on = || {
+        if signal != 0 {
+            sys::interrupt(tid.0)?;
+        }
+        sys::resume(tid.0, signal)
+    };
+    match go_on() {
+        // Killed; the next wait tells.
+        Err(e) if e.raw_os_error() != Some(libc::ESRCH) => Err(ProcError::ptrace("resume", tid)(e)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the thread is about to take a signal that an instruction of its own has caused.
+///
+/// With such a signal pending no single step can be made: as it ends in a SIGTRAP, which cannot be masked then, the kernel looks through the
+/// queue for signals of this kind, and delivers the first, masked or not (`dequeue_synchronous_signal`).
+fn has_fault(tid: Tid) -> Result<bool, ProcError> {
+    const FAULTS: [i32; 6] = [
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGILL,
+        libc::SIGTRAP,
+        libc::SIGFPE,
+        libc::SIGSYS,
+    ];
+    let stopped = Stopped::known(tid);
+    let look = || {
+        let pending = stopped.pending_signals(false)?;
+        let mut faults = pending.iter().map(signal_number);
+        let Some(signal) = faults.find(|signal| FAULTS.contains(signal)) else {
+            return Ok(false);
+        };
+        Ok(stopped.signal_mask()? & 1 << (signal - 1) == 0)
+    };
+    match look() {
+        // Killed; whoever goes on with it learns of it.
+        Err(ProcError::Ptrace { source, .. }) if source.raw_os_error() == Some(libc::ESRCH) => {
+            Ok(false)
+        }
+        other => other,
     }
 }
 

@@ -375,9 +375,7 @@ pub(crate) fn open_at(path: &Path, flags: u32, offset: i64) -> Result<OwnedFd, P
     let flags = reopen_flags(flags);
     let fd = match open(flags) {
         // O_NOATIME is for the owner only, and it is no more than a hint.
-        Err(Errno::PERM) if flags.contains(OFlags::NOATIME) => {
-            open(flags - OFlags::NOATIME)
-        }
+        Err(Errno::PERM) if flags.contains(OFlags::NOATIME) => open(flags - OFlags::NOATIME),
         other => other,
     };
     let fd = fd.map_err(ProcError::file("open", path))?;

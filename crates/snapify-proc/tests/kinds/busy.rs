@@ -31,3 +31,23 @@ fn objects_in_use_lose_nothing() {
         assert!(program.end().success());
     }
 }
+
+/// The signal of a fault may be on its way to the thread when that is stopped.
+#[test]
+fn faults_are_taken_once() {
+    for user in User::all() {
+        let stage = Stage::new("faults", user);
+        let mut program = stage.start();
+        for (round, pause) in moments().take(20).enumerate() {
+            std::thread::sleep(pause / 4);
+            let name = round.to_string();
+            let kill = round % 5 == 4;
+            stage.save(program.pid(), &name, kill);
+            if kill {
+                program.expect_killed();
+                program = stage.restore(&name);
+            }
+        }
+        program.go_on_and_be_fine();
+    }
+}
