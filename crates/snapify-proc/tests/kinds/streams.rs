@@ -112,6 +112,43 @@ fn output_to_a_file_that_we_may_not_open_goes_to_the_restarts_output() {
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "ready\n");
 }
 
+/// The same while a shell has put that log away, as the command that runs has its output elsewhere.
+#[test]
+fn a_shell_that_has_put_such_a_file_away_finds_the_restarts_output() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    for shell in ["bash", "dash"] {
+        let stage = Stage::new("stdio", User::Ordinary);
+        let log = stage.path("log");
+        let file = File::create_new(&log).unwrap();
+        std::fs::set_permissions(&log, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .unwrap();
+        let mut command = stage.command(shell);
+        command.args([
+            "-c",
+            "echo ready; { read line; echo aside; } >aside; echo fine",
+        ]);
+        command.current_dir(stage.path("."));
+        let mut original = command.stdin(Stdio::piped()).stdout(file).spawn().unwrap();
+        let pid = original.id().cast_signed();
+        // It is about to read when its output is the other file.
+        let begin = std::time::Instant::now();
+        while !std::fs::read_link(format!("/proc/{pid}/fd/1"))
+            .is_ok_and(|path| path.ends_with("aside"))
+        {
+            assert!(begin.elapsed().as_secs() < 60, "{shell} does not begin");
+            std::thread::yield_now();
+        }
+        stage.save(pid, "image", true);
+        assert!(!original.wait().unwrap().success());
+        stage.restore("image").go_on_and_be_fine();
+        assert_eq!(std::fs::read_to_string(&log).unwrap(), "ready\n");
+        let aside = std::fs::read_to_string(stage.path("aside")).unwrap();
+        assert_eq!(aside, "aside\n");
+    }
+}
+
 /// A log of the program's own is opened again and goes on where it was.
 #[test]
 fn output_to_a_file_goes_on_in_the_file() {
