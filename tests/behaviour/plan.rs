@@ -38,6 +38,53 @@ fn snapshots_tell_what_they_cost() {
 }
 
 #[test]
+fn codecs_are_tried_on_what_was_saved() {
+    let session = Session::new();
+    // Half chance, half text.
+    let mut command = session.command(compile("scribble.c", Language::C));
+    let mut running = session.start(command.arg("16").stdin(Stdio::piped()));
+    let stdin = running.take_stdin();
+    running.wait_for("ready");
+    let pid = running.pid().to_string();
+    session.succeed(["checkpoint", &pid, "snap"]);
+    session.succeed(["checkpoint", &pid, "snap"]);
+    drop(stdin);
+    running.finish();
+
+    // Where all nodes share a slow storage it is compressed for, and only there.
+    let text = session.succeed(["plan", "snap", "--json", "--shared-rate", "10G"]);
+    let plan: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let codecs = plan["inputs"]["codecs"].as_array().expect("codecs");
+    let names: Vec<&str> = codecs.iter().filter_map(|c| c["name"].as_str()).collect();
+    assert_eq!(names, ["lz4", "zstd:1", "zstd:3", "deflate:1"], "{text}");
+    for codec in codecs {
+        let ratio = codec["ratio"].as_f64().expect("a ratio");
+        assert!((0.45..0.60).contains(&ratio), "{text}");
+        assert!(codec["rate"].as_f64() > Some(1e6), "{text}");
+    }
+    let rows = plan["recommendations"].as_array().expect("rows");
+    assert_ne!(rows.last().expect("a row")["codec"], "none", "{text}");
+    assert_eq!(plan["origins"]["codecs"], "measured", "{text}");
+    let table = session.succeed(["plan", "snap"]);
+    assert!(
+        table.contains("lz4 (5") && table.contains("% left"),
+        "{table}"
+    );
+
+    // Damage is no obstacle to what needs no pages.
+    for point in ["000001", "000002"] {
+        let pages = session.path("snap").join(point).join("host/pages.snap");
+        std::fs::write(pages, "nothing").expect("damage it");
+    }
+    let finished = session.run(["plan", "snap"]);
+    assert!(finished.status.success(), "{finished:?}");
+    assert!(
+        finished.stderr.contains("no codec was tried"),
+        "{finished:?}"
+    );
+}
+
+#[test]
 fn given_numbers_are_enough() {
     let session = Session::new();
     let text = session.succeed([

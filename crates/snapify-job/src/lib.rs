@@ -44,7 +44,7 @@ pub use copy::{CopyEvent, CopyOptions, copy};
 pub use error::JobError;
 pub use events::{Event, Observer, Phase};
 pub use layout::Layout;
-pub use measured::{full_every, measurements};
+pub use measured::{codecs, full_every, measurements};
 pub use protocol::{
     ApplicationStatus, CardStatus, CheckpointReport, MemberReport, OffloadProcessStatus,
 };

@@ -1,8 +1,9 @@
 //! What checkpoints leave behind about their cost, for plans and schedules.
 
 use crate::error::JobError;
-use snapify_plan::Measurement;
-use snapify_store::{PointHeader, inspect};
+use crate::snapshot::{HOST, PAGES_FILE};
+use snapify_plan::{Codec, Measurement};
+use snapify_store::{PointHeader, Snapshot, Trial, inspect};
 use std::path::Path;
 
 /// The member of a header's details that holds the figures.
@@ -31,6 +32,42 @@ pub fn measurements(dir: &Path) -> Result<Vec<Measurement>, JobError> {
     Ok(points
         .filter_map(|point| measurement(&point.header?))
         .collect())
+}
+
+/// Codecs that are tried for plans, with different balances of speed and size.
+const TRIED: [&str; 4] = ["lz4", "zstd:1", "zstd:3", "deflate:1"];
+
+/// Bytes that they are tried on.
+const SAMPLE: u64 = 16 << 20;
+
+/// Less than this says little about a program.
+const LEAST_SAMPLE: usize = 1 << 20;
+
+/// What leaves more than this of the memory is no use.
+const MOST_RATIO: f64 = 0.97;
+
+/// What codecs make of the memory in the newest snapshot in `dir`, and how fast this machine does it with all its processors: tried on
+/// a sample of it. None if it is too small to tell, or none makes it smaller.
+///
+/// # Errors
+/// As [`Snapshot::open`] and [`snapify_store::PageFile::fill`].
+pub fn codecs(dir: &Path) -> Result<Vec<Codec>, JobError> {
+    let snapshot = Snapshot::open(dir, None)?;
+    let sample = snapshot.member(HOST)?.pages(PAGES_FILE)?.sample(SAMPLE)?;
+    if sample.len() < LEAST_SAMPLE {
+        return Ok(Vec::new());
+    }
+    let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+    let trials = TRIED.iter().filter_map(|name| {
+        let trial = Trial::of(name.parse().ok()?, &sample)?;
+        (trial.ratio <= MOST_RATIO).then(|| Codec {
+            name: (*name).to_owned(),
+            ratio: trial.ratio,
+            rate: trial.rate * processors,
+            expand_rate: trial.expand_rate * processors,
+        })
+    });
+    Ok(trials.collect())
 }
 
 /// How long a node works without failing, if nobody says: five years. As for plans.

@@ -403,3 +403,27 @@ fn what_is_no_regular_file_cannot_be_opened() {
         Err(StoreError::Damaged { .. })
     ));
 }
+
+#[test]
+fn a_sample_is_spread_over_all_pages() {
+    let mut chance = Chance(21);
+    let mut memory = Memory::default();
+    // 16 MiB without zero pages, in three spaces.
+    let ranges: Vec<_> = (0..8u64)
+        .map(|n| memory.add(&mut chance, (n % 3) as u32, n << 30, 512, 0))
+        .collect();
+    let file = memory_file();
+    write_pages(file.try_clone().unwrap(), "pages", &ranges, &memory, &()).unwrap();
+    let pages = open(file);
+    let all = pages.sample(1 << 30).unwrap();
+    assert_eq!(all.len(), pages.pages() as usize * PAGE);
+    let some = pages.sample(4 << 20).unwrap();
+    assert!((2 << 20..8 << 20).contains(&some.len()), "{}", some.len());
+    // From the first pages and from the last.
+    let saved: Vec<&[u8]> = all.chunks(some.len()).collect();
+    for part in [saved[0], saved[saved.len() - 1]] {
+        let known: std::collections::HashSet<&[u8]> = part.chunks(4096).collect();
+        assert!(some.chunks(4096).any(|page| known.contains(page)));
+    }
+    assert!(!pages.sample(1).unwrap().is_empty());
+}

@@ -21,7 +21,7 @@ use std::time::Duration;
     Rates are bytes a second. The models are those of Liu and others (parallel compression), Wang and others \
     (full and incremental checkpoints), Young and Daly (interval).")]
 pub struct PlanArgs {
-    /// A directory that `checkpoint` wrote: memory, rates and changes are taken from its snapshots
+    /// A directory that `checkpoint` wrote: memory, rates and changes are taken from its snapshots, and codecs are tried on it
     pub dir: Option<PathBuf>,
     /// Memory that a full snapshot saves on each node
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -41,7 +41,8 @@ pub struct PlanArgs {
     /// Average time between failures of one node
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub node_mtbf: Option<Duration>,
-    /// A codec to choose from: bytes after for each before, bytes a second that a node compresses, and expands (several times)
+    /// A codec to choose from: bytes after for each before, bytes a second that a node compresses, and expands (several times). Codecs
+    /// that are not given are tried on the memory in DIR
     #[arg(long = "codec", value_name = "NAME:RATIO:RATE[:EXPAND]", value_parser = parse_codec)]
     pub codecs: Vec<Codec>,
     /// At most so many incremental snapshots between two full ones
@@ -144,6 +145,13 @@ fn sources(arguments: &PlanArgs) -> Result<Sources> {
     let memory = choose("memory", size(arguments.memory), Some(memory), memory);
     let dirty = choose("dirty", arguments.dirty, learned.dirty, 1.0);
     let mut codecs = arguments.codecs.clone();
+    if let (Some(dir), true) = (&arguments.dir, codecs.is_empty()) {
+        // Pages that cannot be read are no obstacle: what snapshots have cost stands elsewhere.
+        match snapify_job::codecs(dir) {
+            Ok(tried) => codecs = tried,
+            Err(error) => eprintln!("snapify: warning: no codec was tried: {error}"),
+        }
+    }
     if let (Some(ratio), Some(rate)) = (learned.ratio, learned.codec_rate)
         && codecs.is_empty()
     {
@@ -177,6 +185,11 @@ fn sources(arguments: &PlanArgs) -> Result<Sources> {
     let node_mtbf = choose("node_mtbf", node_mtbf, None, NODE_MTBF);
     let fixed = choose("fixed", None, learned.fixed, 0.0);
     let stop_share = choose("stop_share", None, learned.stop_share, 1.0);
+    if !arguments.codecs.is_empty() {
+        origins.push(("codecs", Origin::Given));
+    } else if !codecs.is_empty() {
+        origins.push(("codecs", Origin::Measured));
+    }
     Ok(Sources {
         inputs: Inputs {
             memory,
@@ -233,9 +246,18 @@ fn print(plan: &Plan, origins: &[(&'static str, Origin)]) {
             value.map_or_else(|| "never".into(), |value| format!("{value:.0}"))
         };
         println!(
-            "{}: storage is saturated by {} nodes uncompressed, {} compressed, {} compressed while storing;\n  \
+            "{}{}: storage is saturated by {} nodes uncompressed, {} compressed, {} compressed while storing;\n  \
              quicker than uncompressed from {} nodes on, while storing from {}",
             points.codec,
+            inputs
+                .codecs
+                .iter()
+                .find(|codec| codec.name == points.codec)
+                .map_or_else(String::new, |codec| format!(
+                    " ({} left, at {})",
+                    percent(codec.ratio),
+                    rate(codec.rate)
+                ),),
             nodes(Some(points.saturation_uncompressed)),
             nodes(Some(points.saturation_serial)),
             nodes(Some(points.saturation_pipelined)),
@@ -247,7 +269,7 @@ fn print(plan: &Plan, origins: &[(&'static str, Origin)]) {
         println!();
     }
     println!(
-        "{:>7}  {:>9}  {:<8}  {:>9}  {:>6}  {:>9}  {:>9}  {:>9}  {:>7}  {:>7}",
+        "{:>7}  {:>9}  {:<9}  {:>9}  {:>6}  {:>9}  {:>9}  {:>9}  {:>7}  {:>7}",
         "NODES",
         "FAILURE",
         "CODEC",
@@ -269,7 +291,7 @@ fn print(plan: &Plan, origins: &[(&'static str, Origin)]) {
 
 fn print_row(row: &Recommendation) {
     println!(
-        "{:>7}  {:>9}  {:<8}  {:>9}  {:>6}  {:>9}  {:>9}  {:>9}  {:>5.1} %  {:>5.1} %",
+        "{:>7}  {:>9}  {:<9}  {:>9}  {:>6}  {:>9}  {:>9}  {:>9}  {:>5.1} %  {:>5.1} %",
         row.nodes,
         long_time(row.mtbf),
         row.codec,

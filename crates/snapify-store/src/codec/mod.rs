@@ -5,6 +5,7 @@
 
 mod deflate;
 mod lz4;
+pub(crate) mod trial;
 mod zstd;
 
 use serde::{Deserialize, Serialize};

@@ -6,6 +6,7 @@ pub(crate) mod compare;
 mod cover;
 mod fill;
 mod layer;
+mod sample;
 pub(crate) mod source;
 
 use crate::format::index::{Block, Run, RunKind};

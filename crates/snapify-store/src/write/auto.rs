@@ -14,6 +14,7 @@
 
 use crate::Compression;
 use crate::codec::{Encoder, room};
+use crate::cpu_time::cpu_time;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -171,16 +172,6 @@ fn best(collect: f64, store: f64, processors: f64, trials: &[Trial]) -> Compress
         }
     }
     best.0
-}
-
-/// The time that this thread has had a processor. Stages share the processors, so that the time on the wall says
-/// little of what one of them takes.
-pub(super) fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(
-        u64::try_from(time.tv_sec).unwrap_or(0),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
 }
 
 /// The encoders of a worker, one for each codec that it has used.

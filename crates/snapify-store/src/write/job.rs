@@ -4,12 +4,12 @@
 //! and those that wait in a write past the page cache are what keeps its queue full; in memory the
 //! processors are the limit, and there are as many workers as can use them.
 
-use super::auto;
 use super::block::{Filling, LeftOut, Rules};
 use super::output::Output;
 use super::sequence::Sequence;
 use super::slices::Slices;
 use super::stages::{Ready, Stages};
+use crate::cpu_time::cpu_time;
 use crate::{PageSource, Progress, StoreError};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -151,7 +151,7 @@ impl<'a> Job<'a> {
         block.clear();
         let mut bytes = 0;
         let mut left_out = LeftOut::default();
-        let begin = auto::cpu_time();
+        let begin = cpu_time();
         for piece in self.slices.pieces(slice) {
             bytes += piece.bytes;
             let more = block
@@ -169,7 +169,7 @@ impl<'a> Job<'a> {
         if let Some(stages) = self.stages {
             stages
                 .rates
-                .collected(auto::cpu_time().saturating_sub(begin), bytes as usize);
+                .collected(cpu_time().saturating_sub(begin), bytes as usize);
         }
         let Some(mut sequence) = self.take_turn(slice) else {
             return Ok(());
