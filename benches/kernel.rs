@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-/// All of them, in the order of the papers' figures.
+/// Those that are NAS parallel benchmarks, in the order of the papers' figures.
 pub const KERNELS: [&str; 7] = ["bt", "cg", "ep", "ft", "lu", "mg", "sp"];
 
 /// A running kernel.

@@ -164,6 +164,65 @@ fn chains_of_root() {
     }
 }
 
+/// Whoever takes snapshots, cleans or copies is killed at any moment: each point that there is, is of the moment at which it was
+/// taken, and the next snapshot succeeds.
+#[test]
+fn killed_tools_leave_whole_points() {
+    let session = Session::new();
+    let (program, region) = start(&session, 13, 2);
+    let pid = program.pid().to_string();
+    let mut chance = Chance(13);
+    let mut saved: Vec<Saved> = Vec::new();
+    for round in 0..12 {
+        std::thread::sleep(std::time::Duration::from_millis(chance.below(10)));
+        stop_family(program.pid());
+        let copies = copies(program.pid(), region);
+        let words: &[&str] = match chance.below(6) {
+            0 => &["clean", "a", "--keep", "3"],
+            1 => &["copy", "a", "b"],
+            2 => &["checkpoint", &pid, "a", "--live"],
+            3 => &["checkpoint", &pid, "a", "--incremental", "--codec", "lz4"],
+            _ => &["checkpoint", &pid, "a"],
+        };
+        let killed = session.start(&mut session.snapify(words));
+        std::thread::sleep(std::time::Duration::from_millis(chance.below(80)));
+        killed.signal(Signal::KILL);
+        killed.finish();
+        session.checkpoint(program.pid(), &["a", "--full-every", "5"]);
+        // Whatever is new is of this moment; and the newest copy may be anything but wrong.
+        let there = session.points("a");
+        let known = saved.last().map_or(0, |saved| saved.point);
+        saved.retain(|saved| there.contains(&saved.point));
+        for point in there.into_iter().filter(|&point| point > known) {
+            saved.push(Saved {
+                dir: "a",
+                point,
+                copies: copies.clone(),
+            });
+        }
+        continue_family(program.pid());
+        if round % 4 == 3 {
+            session.succeed(["verify", "a"]);
+            session.succeed(["copy", "a", "b"]);
+            session.succeed(["verify", "b"]);
+        }
+    }
+    assert!(!saved.is_empty());
+    kill_family(program.pid());
+    program.finish();
+    let newest = saved.last().expect("a point");
+    let copied = Saved {
+        dir: "b",
+        point: newest.point,
+        copies: newest.copies.clone(),
+    };
+    saved.push(copied);
+    for saved in saved {
+        saved.check(&session, region);
+    }
+    session.expect_no_process();
+}
+
 /// A restarted program goes on with its chain, and its chain with it, over generations.
 #[test]
 fn chains_go_on_over_restarts() {
