@@ -13,6 +13,7 @@
 //! - a stop that had been asked for, or a group-stop, may come before the step: the step is repeated.
 
 pub(crate) mod code;
+mod headroom;
 mod home;
 mod pin;
 mod seat;
@@ -23,6 +24,7 @@ use crate::abi::Pod;
 use crate::error::ProcError;
 use crate::ids::{Pid, RemoteAddr, Tid};
 use crate::ptrace::{Step, Stopped, signal_number};
+use headroom::Headroom;
 use seat::{Origin, Seat};
 use snapify_sys::clone::CloneArgs;
 use snapify_sys::process;
@@ -126,11 +128,21 @@ impl<'a> Tracee<'a> {
         leader.map_or(Ok(()), |seat| seat.show_home_again())
     }
 
-    /// Maps private memory somewhere.
+    /// Maps private memory somewhere, if need be beyond the soft limits.
     fn map(&mut self, len: u64, protection: i32) -> Result<u64, ProcError> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let args = [0, len, protection as u64, flags as u64, u64::MAX, 0];
-        self.syscall("mmap", libc::SYS_mmap, args)
+        let pid = self.pid;
+        let mut map = || self.syscall("mmap", libc::SYS_mmap, args);
+        match map() {
+            Err(e) if matches!(e.errno(), Some(libc::ENOMEM | libc::EAGAIN)) => {
+                let Some(_headroom) = Headroom::make(pid) else {
+                    return Err(e);
+                };
+                map()
+            }
+            other => other,
+        }
     }
 
     /// As [`Self::of_frozen`], for calls that need no memory: other threads may run meanwhile, and would see it.

@@ -132,6 +132,11 @@ fn modes() {
 }
 
 #[test]
+fn tight() {
+    survives("tight");
+}
+
+#[test]
 fn oddfiles() {
     survives("oddfiles");
 }
