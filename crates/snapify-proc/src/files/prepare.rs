@@ -9,7 +9,7 @@ use super::{
     ACCESS_MODE, Description, FilesImage, Object, epoll, has_flag, inet, inotify, mqueue, unix,
 };
 use crate::error::{Obstacle, ProcError};
-use crate::ids::{Pid, RemoteFd};
+use crate::ids::RemoteFd;
 use crate::restore::RestoreContext;
 use rustix::fs::{FileType, Mode, OFlags, SealFlags};
 use rustix::process::{Resource, Rlimit};
@@ -77,7 +77,7 @@ impl Prepared {
     /// # Errors
     /// Any file or device that cannot be opened, any object that cannot be made.
     pub fn new(image: &FilesImage, ctx: &RestoreContext<'_>) -> Result<Self, ProcError> {
-        raise_descriptor_limit(image, ctx)?;
+        raise_descriptor_limit()?;
         let mut pipes = image
             .pipes
             .iter()
@@ -315,28 +315,12 @@ fn above(fd: &OwnedFd, ctx: &RestoreContext<'_>) -> Result<OwnedFd, ProcError> {
 }
 
 /// Makes room for all numbers; the program's own limits are set at the end.
-fn raise_descriptor_limit(image: &FilesImage, ctx: &RestoreContext<'_>) -> Result<(), ProcError> {
+fn raise_descriptor_limit() -> Result<(), ProcError> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
         maximum: limit.maximum,
     };
     rustix::process::setrlimit(Resource::Nofile, raised)
-        .map_err(ProcError::system("raising the limit of open files"))?;
-    let needed =
-        u64::from(ctx.first_inherited().0.cast_unsigned()) + image.descriptions.len() as u64;
-    match limit.maximum {
-        Some(most) if most < needed => {
-            let why = format!(
-                "the program needs numbers up to {needed} for its descriptors, but the limit here is {most}"
-            );
-            let obstacle =
-                Obstacle::new("limit of open files", why).with_hint("raise it with ulimit -n");
-            Err(ProcError::Unsupported {
-                pid: Pid(ctx.image.root().pid()),
-                obstacles: vec![obstacle],
-            })
-        }
-        _ => Ok(()),
-    }
+        .map_err(ProcError::system("raising the limit of open files"))
 }

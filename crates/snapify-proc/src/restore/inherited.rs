@@ -2,8 +2,8 @@
 
 use super::RestorePlan;
 use super::context::RestoreContext;
-use crate::error::ProcError;
-use crate::ids::RemoteFd;
+use crate::error::{Obstacle, ProcError};
+use crate::ids::{Pid, RemoteFd};
 use crate::image::{Backing, ObjectImage, TreeImage};
 use crate::memory::{huge, named};
 use crate::path::ImagePath;
@@ -29,6 +29,10 @@ pub(super) fn gather<'a>(
     let made = image.files.descriptions.len() + image.objects.len() + plan.externals.len();
     let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let first = first_number(numbers.map(|d| d.fd.0), 2 * made as u64 + 64, limit);
+    let needed = u64::from(first.cast_unsigned()) + made as u64 + 3;
+    if needed > limit {
+        return Err(too_few_numbers(image, needed, limit));
+    }
     let mut externals = HashMap::new();
     for (key, fd) in &plan.externals {
         externals.insert(key.clone(), above(fd.as_fd(), first)?);
@@ -70,7 +74,7 @@ pub(super) fn gather<'a>(
 }
 
 /// From which number on there are `room` numbers that no process of the image uses: above all of them, or if the limit leaves
-/// too few there, in the largest gap. If there is no room at all, above: whoever needs it is refused it.
+/// too few there, in the largest gap. If there is no room at all, above.
 fn first_number(used: impl Iterator<Item = i32>, room: u64, limit: u64) -> i32 {
     const LOWEST: i32 = 16;
     let mut used: Vec<i32> = used.filter(|&number| number >= LOWEST).collect();
@@ -87,6 +91,17 @@ fn first_number(used: impl Iterator<Item = i32>, room: u64, limit: u64) -> i32 {
     match gaps.max() {
         Some((size, start)) if size as u64 >= room => start,
         _ => above,
+    }
+}
+
+fn too_few_numbers(image: &TreeImage, needed: u64, limit: u64) -> ProcError {
+    let why = format!(
+        "the program's descriptors and the restart's take numbers up to {needed}, but the limit here is {limit}"
+    );
+    let obstacle = Obstacle::new("limit of open files", why).with_hint("raise it with ulimit -n");
+    ProcError::Unsupported {
+        pid: Pid(image.root().pid()),
+        obstacles: vec![obstacle],
     }
 }
 

@@ -126,6 +126,24 @@ fn limits_that_cannot_be_had_are_lowered_with_a_warning() {
     }
 }
 
+/// All numbers that there may be are the program's: there is none for what the restart itself has open.
+#[test]
+fn a_limit_of_descriptors_that_leaves_no_number_is_named() {
+    for user in User::all() {
+        let stage = Stage::new("stdio", user);
+        let command =
+            "for ((n = 16; n < 140; n++)); do eval \"exec $n</dev/null\"; done; exec ./stdio";
+        let running = stage.start_through_shell(command, std::process::Stdio::inherit());
+        stage.save(running.pid(), "image", true);
+        running.expect_killed();
+        let mut shell = stage.command("bash");
+        shell.args(["-c", "ulimit -n 140; exec \"$@\"", "-"]);
+        let refusal = stage.try_restore_by(shell, "image").err().unwrap();
+        assert!(refusal.contains("ulimit -n"), "{refusal}");
+        stage.restore("image").go_on_and_be_fine();
+    }
+}
+
 /// A program that waits for its input by epoll can be restarted with a file for input.
 #[test]
 fn input_that_cannot_be_waited_for_is_told() {
