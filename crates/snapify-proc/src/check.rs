@@ -14,6 +14,7 @@ use crate::procfs::ProcDir;
 use crate::procfs::status::Status;
 use crate::timers;
 use crate::tree::{self, Member};
+use crate::user_ns;
 use snapify_sys::kcmp::{Kind, kcmp};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -221,6 +222,14 @@ pub(crate) fn frozen(
     if status.gid.single().is_none() {
         refuse("its real, effective and saved group ids are not the same, which is not supported");
     }
+    match user_ns::inner_owner(ctx.proc, status)? {
+        Some(owner) => {
+            if is_member(status.parent) && owner_of(status.parent).is_some_and(|of| of != owner) {
+                refuse("it lives in another user namespace than its parent, with other ids");
+            }
+        }
+        None => refuse("its user and group have no ids in the user namespace that it lives in"),
+    }
     if status.inner_tgid().0 == 1 {
         refuse("it is the first process of its PID namespace, whose number cannot be had again");
     }
@@ -252,6 +261,13 @@ pub(crate) fn frozen(
     }
     obstacles.extend(threads(ctx)?);
     Ok(obstacles)
+}
+
+/// What the owner of a process is called in its user namespace, if that can be told.
+fn owner_of(pid: Pid) -> Option<(u32, u32)> {
+    let proc = ProcDir::open(pid).ok()?;
+    let status = proc.status().ok().filter(|status| !status.is_dead())?;
+    user_ns::inner_owner(&proc, &status).ok()?
 }
 
 /// Whether a link of the process leads to another object than a path of ours. What does not exist

@@ -8,11 +8,13 @@ use crate::capture::CaptureContext;
 use crate::clocks::ClocksImage;
 use crate::error::{Obstacle, ProcError};
 use crate::files::directory::{RemovedDirectory, temporary_name};
+use crate::ldt;
 use crate::path::ImagePath;
 use crate::privileges::Privileges;
 use crate::procfs::limits::{Limit, RESOURCES, resource_name};
 use crate::remote::Tracee;
 use crate::restore::RestoreContext;
+use crate::user_ns;
 use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -31,6 +33,9 @@ pub struct ContextImage {
     pub umask: u32,
     /// User and group id. All of real, effective, saved and file-system id are the same.
     pub owner: (u32, u32),
+    /// The same as the process sees them itself, if it lives in a user namespace where they are others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inner_owner: Option<(u32, u32)>,
     /// Capabilities and what limits them.
     pub privileges: Privileges,
     /// Resource limits, at the index of their `RLIMIT_*` number.
@@ -44,6 +49,9 @@ pub struct ContextImage {
     pub attributes: Attributes,
     /// Inclination of the kernel to kill it when memory is short, -1000 to 1000.
     pub oom_score_adj: i64,
+    /// Segment descriptors of its own (modify_ldt(2)), as the processor has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub segments: Vec<u64>,
     /// What its clocks showed, not before any timer was saved: none may expire early.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clocks: Option<ClocksImage>,
@@ -78,17 +86,14 @@ pub fn capture(
     if directory_removed {
         directory = RemovedDirectory::new(&directory, &stat).was;
     }
-    if has_local_descriptors(tracee)? {
-        ctx.refuse(Obstacle::new(
-            "segment descriptors",
-            "it has a local descriptor table (modify_ldt), which is not supported",
-        ));
-    }
+    let owner = (status.uid.real, status.gid.real);
     Ok(ContextImage {
         directory,
         directory_removed,
         umask: status.umask.unwrap_or(0o022),
-        owner: (status.uid.real, status.gid.real),
+        owner,
+        // Others are refused.
+        inner_owner: user_ns::inner_owner(ctx.proc, status)?.filter(|inner| *inner != owner),
         privileges: Privileges::capture(tracee, status)?,
         limits: (0..)
             .zip(ctx.proc.limits()?)
@@ -98,30 +103,9 @@ pub fn capture(
         had_terminal: ctx.proc.stat()?.tty != 0,
         attributes: Attributes::capture(tracee, ctx.proc)?,
         oom_score_adj: ctx.proc.number("oom_score_adj")?,
+        segments: ldt::capture(tracee)?,
         clocks: None,
     })
-}
-
-/// Whether the process has entries in a local descriptor table (modify_ldt(2)), as programs for
-/// other systems have.
-fn has_local_descriptors(tracee: &mut Tracee<'_>) -> Result<bool, ProcError> {
-    const READ: u64 = 0;
-    const ENTRY_BYTES: u64 = 8;
-    let at = tracee.scratch().addr;
-    match tracee.syscall(
-        "modify_ldt",
-        libc::SYS_modify_ldt,
-        [READ, at.0, ENTRY_BYTES, 0, 0, 0],
-    ) {
-        Ok(bytes) => Ok(bytes > 0),
-        // A kernel without local descriptor tables.
-        Err(ProcError::RemoteSyscall { source, .. })
-            if source.raw_os_error() == Some(libc::ENOSYS) =>
-        {
-            Ok(false)
-        }
-        Err(error) => Err(error),
-    }
 }
 
 /// Why a process cannot come back to its working directory.
@@ -178,6 +162,7 @@ pub fn restore(
         libc::SYS_umask,
         [image.umask.into(), 0, 0, 0, 0, 0],
     )?;
+    ldt::restore(tracee, &image.segments)?;
     image.attributes.restore(tracee, ctx)
 }
 

@@ -21,6 +21,9 @@ pub struct Privileges {
     pub secure_bits: u64,
     /// `PR_SET_NO_NEW_PRIVS`
     pub no_new_privileges: bool,
+    /// Supplementary groups. Whoever may not set them has those of the restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<Vec<u32>>,
 }
 
 /// `_LINUX_CAPABILITY_VERSION_3`: two 32-bit words for each set.
@@ -39,6 +42,7 @@ impl Privileges {
                 [libc::PR_GET_SECUREBITS as u64, 0, 0, 0, 0, 0],
             )?,
             no_new_privileges: status.no_new_privs,
+            groups: Some(status.groups.clone()),
         })
     }
 
@@ -51,10 +55,11 @@ impl Privileges {
     ) -> Result<(), ProcError> {
         let path = "/proc/self/status";
         // The process under construction has been cloned off us and has what we have.
-        let present = std::fs::read(path)
+        let own = std::fs::read(path)
             .and_then(|text| Status::parse(&text).map_err(Into::into))
-            .map_err(ProcError::proc(path))?
-            .caps;
+            .map_err(ProcError::proc(path))?;
+        let present = own.caps;
+        let groups = self.groups.as_ref().filter(|groups| **groups != own.groups);
         let wanted = within(&self.capabilities, &present);
         let missing = self.capabilities.permitted & !wanted.permitted;
         if missing != 0 {
@@ -68,6 +73,9 @@ impl Privileges {
             [libc::PR_GET_SECUREBITS as u64, 0, 0, 0, 0, 0],
         )?;
         for tid in tracee.tids() {
+            if let Some(groups) = groups {
+                set_groups(tracee, tid, groups)?;
+            }
             self.restore_thread(
                 tracee,
                 tid,
@@ -151,6 +159,30 @@ impl Privileges {
             tracee.syscall_in(tid, "prctl", libc::SYS_prctl, args)?;
         }
         Ok(())
+    }
+}
+
+/// Sets the supplementary groups of a thread, if that is allowed: in a user namespace of an ordinary user's it is not.
+fn set_groups(tracee: &mut Tracee<'_>, tid: Tid, groups: &[u32]) -> Result<(), ProcError> {
+    let scratch = tracee.scratch();
+    let bytes: Vec<u8> = groups
+        .iter()
+        .flat_map(|group| group.to_ne_bytes())
+        .collect();
+    if bytes.len() as u64 > scratch.len {
+        let why = format!("it has {} supplementary groups", groups.len());
+        return Err(ProcError::BadImage(why));
+    }
+    tracee.write(scratch.addr, &bytes)?;
+    let args = [groups.len() as u64, scratch.addr.0, 0, 0, 0, 0];
+    match tracee.syscall_in(tid, "setgroups", libc::SYS_setgroups, args) {
+        Err(ProcError::RemoteSyscall { source, .. })
+            if matches!(source.raw_os_error(), Some(libc::EPERM | libc::EINVAL)) =>
+        {
+            tracing::debug!("thread {tid} has the supplementary groups of the restart: {source}");
+            Ok(())
+        }
+        other => other.map(drop),
     }
 }
 

@@ -377,11 +377,9 @@ impl Builder<'_> {
             let Some(pipe) = self.pipes.remove(&seen.object_id()) else {
                 continue;
             };
-            match self
-                .view
-                .duplicate(seen)
-                .and_then(|reader| pipe::content(reader.as_fd()))
-            {
+            match self.view.duplicate(seen).and_then(|reader| {
+                pipe::content(reader.as_fd(), in_packets.contains(&seen.object_id()))
+            }) {
                 Ok((content, _)) if content.is_empty() => {}
                 Ok((content, packets)) => {
                     let object = self

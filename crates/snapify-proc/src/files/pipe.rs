@@ -12,11 +12,12 @@ use super::{can_read, can_write, fifo, holders};
 use crate::error::{Obstacle, ProcError};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use serde::{Deserialize, Serialize};
 use snapify_store::SpaceId;
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// A pipe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,33 +112,86 @@ pub(crate) fn foreign(seen: &Seen, view: &View<'_>) -> Obstacle {
     ))
 }
 
-/// What a pipe holds, and the lengths of the packets if it consists of several, without taking it out (tee(2)). `reader`
-/// is a duplicate of its read end.
-pub(crate) fn content(reader: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<u32>)> {
+/// What a pipe holds, and the lengths of the packets if it consists of several. `reader` is a duplicate of its read end;
+/// `in_packets` tells whether its writer sends packets.
+///
+/// It is not taken out (tee(2)), unless the user's pipes are so many that the kernel grants none that is large enough for a copy.
+/// All who have its ends stand still, and what was taken out is put back.
+pub(crate) fn content(reader: BorrowedFd<'_>, in_packets: bool) -> io::Result<(Vec<u8>, Vec<u32>)> {
     let waiting = usize::try_from(rustix::io::ioctl_fionread(reader)?).unwrap_or(0);
+    if waiting == 0 {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let (from, to) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    // tee copies whole buffers, so that a pipe of the same size takes all of them. A packet stays one in the copy, and a
+    // read ends with it.
+    let size = rustix::pipe::fcntl_getpipe_size(reader)?;
+    if rustix::pipe::fcntl_getpipe_size(&to)? != size
+        && let Err(errno) = rustix::pipe::fcntl_setpipe_size(&to, size)
+        && errno != Errno::PERM
+    {
+        return Err(errno.into());
+    }
+    if rustix::pipe::tee(reader, &to, waiting, SpliceFlags::NONBLOCK)? == waiting {
+        drop(to);
+        return read_out(&from, waiting);
+    }
+    let (bytes, packets) = read_out(reader, waiting)?;
+    put(reader, &bytes, if in_packets { &packets } else { &[] })?;
+    Ok((bytes, packets))
+}
+
+/// Takes what waits in a pipe out of it.
+fn read_out(reader: impl AsFd, waiting: usize) -> io::Result<(Vec<u8>, Vec<u32>)> {
     let mut bytes = vec![0; waiting];
     let mut packets = Vec::new();
     let mut have = 0;
-    if waiting > 0 {
-        let (from, to) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // tee copies whole buffers, so that a pipe of the same size takes all of them. A packet stays one in the copy, and a
-        // read ends with it.
-        rustix::pipe::fcntl_setpipe_size(&to, rustix::pipe::fcntl_getpipe_size(reader)?)?;
-        rustix::pipe::tee(reader, &to, waiting, SpliceFlags::NONBLOCK)?;
-        drop(to);
-        let mut from = std::fs::File::from(from);
-        while have < waiting {
-            let n = from.read(&mut bytes[have..])?;
-            if n == 0 {
-                return Err(io::Error::other(format!(
-                    "only {have} of its {waiting} bytes could be copied"
-                )));
-            }
-            have += n;
-            packets.push(u32::try_from(n).map_err(io::Error::other)?);
+    while have < waiting {
+        let n = rustix::io::read(&reader, &mut bytes[have..])?;
+        if n == 0 {
+            return Err(io::Error::other(format!(
+                "only {have} of its {waiting} bytes could be copied"
+            )));
         }
+        have += n;
+        packets.push(u32::try_from(n).map_err(io::Error::other)?);
     }
     Ok((bytes, packets))
+}
+
+/// Puts content into a pipe, through a description of our own that does not wait for room: in packets of these lengths if there
+/// are any.
+///
+/// # Errors
+/// If it does not fit, or the packets are not the content.
+fn put(end: impl AsFd, content: &[u8], packets: &[u32]) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let path = format!("/proc/self/fd/{}", end.as_fd().as_raw_fd());
+    let writer = rustix::fs::open(path, flags, Mode::empty())?;
+    let mut rest = content;
+    if packets.is_empty() {
+        while !rest.is_empty() {
+            rest = &rest[rustix::io::write(&writer, rest)?..];
+        }
+        return Ok(());
+    }
+    // A pipe takes the flag in this way only.
+    rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK | OFlags::DIRECT)?;
+    for &packet in packets {
+        let packet = usize::try_from(packet).unwrap_or(usize::MAX);
+        let bad = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "its packets are not its content",
+            )
+        };
+        let (bytes, others) = rest.split_at_checked(packet).ok_or_else(bad)?;
+        if bytes.is_empty() || rustix::io::write(&writer, bytes)? != packet {
+            return Err(bad());
+        }
+        rest = others;
+    }
+    Ok(())
 }
 
 /// A new pipe, or a named one that is there, of which descriptions are handed out.
@@ -209,7 +263,9 @@ impl NewPipe {
             rustix::fs::fcntl_setfl(fd, status)
                 .map_err(ProcError::system("setting the flags of a pipe"))
         };
+        let was_opened = OFlags::from_bits_retain(flags).contains(OFlags::LARGEFILE);
         let first = match (can_read(flags), can_write(flags)) {
+            _ if was_opened => None,
             (true, false) => {
                 (!std::mem::replace(&mut self.handed_out.0, true)).then_some(&self.reader)
             }
@@ -248,37 +304,14 @@ impl NewPipe {
         if self.in_use {
             return Ok(());
         }
-        // Through a description of our own that does not wait for room.
-        let flags = OFlags::WRONLY | OFlags::NONBLOCK;
-        let writer = open_again(self.writer.as_ref().unwrap_or(&self.reader), flags)?;
-        if !packets.is_empty() {
-            // A pipe takes the flag in this way only.
-            rustix::fs::fcntl_setfl(&writer, flags | OFlags::DIRECT)
-                .map_err(ProcError::system("setting the flags of a pipe"))?;
-        }
-        let put = |bytes: &[u8]| {
-            rustix::io::write(&writer, bytes).map_err(ProcError::system(format!(
-                "putting the content of {} bytes into a pipe",
-                content.len()
-            )))
-        };
-        let mut rest = content;
-        if packets.is_empty() {
-            while !rest.is_empty() {
-                rest = &rest[put(rest)?..];
-            }
-            return Ok(());
-        }
-        for &packet in packets {
-            let packet = usize::try_from(packet).unwrap_or(usize::MAX);
-            let bad = || ProcError::BadImage("a pipe has packets that are not its content".into());
-            let (bytes, others) = rest.split_at_checked(packet).ok_or_else(bad)?;
-            if bytes.is_empty() || put(bytes)? != packet {
-                return Err(bad());
-            }
-            rest = others;
-        }
-        Ok(())
+        let end = self.writer.as_ref().unwrap_or(&self.reader);
+        put(end, content, packets).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => ProcError::BadImage(format!("a pipe: {error}")),
+            _ => ProcError::System {
+                what: format!("putting the content of {} bytes into a pipe", content.len()),
+                source: error,
+            },
+        })
     }
 }
 
@@ -292,12 +325,33 @@ fn open_again(end: &OwnedFd, flags: OFlags) -> Result<OwnedFd, ProcError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     const END: PipeEnd = PipeEnd {
         pipe: 0,
         awaits_writer: false,
     };
+
+    #[test]
+    fn what_is_taken_out_is_put_back() {
+        for packets in [false, true] {
+            let flags = if packets {
+                PipeFlags::DIRECT
+            } else {
+                PipeFlags::empty()
+            };
+            let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | flags).unwrap();
+            for text in ["one", "another"] {
+                rustix::io::write(&writer, text.as_bytes()).unwrap();
+            }
+            let expected = content(reader.as_fd(), packets).unwrap();
+            let taken = read_out(&reader, 10).unwrap();
+            assert_eq!(taken, expected);
+            put(&reader, &taken.0, if packets { &taken.1 } else { &[] }).unwrap();
+            assert_eq!(content(reader.as_fd(), packets).unwrap(), expected);
+            let bad = put(&reader, b"abc", &[4]).unwrap_err();
+            assert_eq!(bad.kind(), io::ErrorKind::InvalidData);
+        }
+    }
 
     #[test]
     fn content_is_copied_and_stays() {
@@ -309,7 +363,10 @@ mod tests {
             |_| {},
         )
         .unwrap();
-        assert_eq!(content(pipe.reader.as_fd()).unwrap(), (vec![], vec![]));
+        assert_eq!(
+            content(pipe.reader.as_fd(), false).unwrap(),
+            (vec![], vec![])
+        );
         // Many small writes take a buffer each, up to the number of buffers.
         let mut expected = Vec::new();
         for n in 0..32_u8 {
@@ -317,8 +374,8 @@ mod tests {
             pipe.fill(&bytes, &[]).unwrap();
             expected.extend(bytes);
         }
-        assert_eq!(content(pipe.reader.as_fd()).unwrap().0, expected);
-        assert_eq!(content(pipe.reader.as_fd()).unwrap().0, expected);
+        assert_eq!(content(pipe.reader.as_fd(), false).unwrap().0, expected);
+        assert_eq!(content(pipe.reader.as_fd(), false).unwrap().0, expected);
         assert!(pipe.fill(&[0; 8192], &[]).is_err());
         let again = NewPipe::new(
             &PipeImage {
@@ -329,7 +386,7 @@ mod tests {
         )
         .unwrap();
         again.fill(&expected, &[]).unwrap();
-        assert_eq!(content(again.reader.as_fd()).unwrap().0, expected);
+        assert_eq!(content(again.reader.as_fd(), false).unwrap().0, expected);
     }
 
     #[test]
@@ -384,7 +441,7 @@ mod tests {
         };
         let pipe = NewPipe::new(&image, |_| {}).unwrap();
         pipe.fill(b"abcdefghij", &[1, 5, 4]).unwrap();
-        let found = content(pipe.reader.as_fd()).unwrap();
+        let found = content(pipe.reader.as_fd(), false).unwrap();
         assert_eq!(found, (b"abcdefghij".to_vec(), vec![1, 5, 4]));
         let mut buffer = [0; 64];
         assert_eq!(rustix::io::read(&pipe.reader, &mut buffer), Ok(1));

@@ -9,6 +9,7 @@ use crate::error::{Obstacle, ProcError};
 use crate::identity::{self, FileIdentity};
 use crate::ids::Pid;
 use crate::path::ImagePath;
+use crate::reopen;
 use rustix::fs::{Access, AtFlags, CWD, FileType, FsWord, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -81,6 +82,8 @@ const REOPEN_FLAGS: OFlags = OFlags::RWMODE
     .union(OFlags::NOFOLLOW)
     .union(OFlags::DIRECTORY)
     .union(OFlags::PATH);
+
+const ASYNC: OFlags = OFlags::from_bits_retain(libc::O_ASYNC.cast_unsigned());
 
 /// Prefix of the names of files made by memfd_create(2).
 const MEMFD: &[u8] = b"/memfd:";
@@ -184,7 +187,7 @@ fn named(seen: &Seen, view: &View<'_>, file_type: NamedType) -> Result<Found, Ob
             }
         }
     };
-    if let Err(errno) = may_open(&path, seen.flags()) {
+    if let Err(errno) = may_reopen(&path, seen.flags()) {
         return Err(seen.obstacle(format!(
             "it could not be opened again: {}",
             io::Error::from(errno)
@@ -257,6 +260,14 @@ fn is_own(path: &Path) -> bool {
         stat.st_uid == rustix::process::geteuid().as_raw()
             && stat.st_gid == rustix::process::getegid().as_raw()
     })
+}
+
+/// As [`may_open`], for a file that its owner may have taken permissions from since.
+fn may_reopen(path: &Path, flags: u32) -> rustix::io::Result<()> {
+    match may_open(path, flags) {
+        Err(Errno::ACCESS) if reopen::is_own(path) => Ok(()),
+        other => other,
+    }
 }
 
 /// A descriptor of ours, with an offset of its own, from which the content of a removed file can be
@@ -341,7 +352,7 @@ impl NamedFile {
                 self.identity.path
             );
         }
-        may_open(path, flags).map_err(|errno| refuse(io::Error::from(errno).to_string()))
+        may_reopen(path, flags).map_err(|errno| refuse(io::Error::from(errno).to_string()))
     }
 
     /// Opens the file as it was open.
@@ -354,7 +365,13 @@ impl NamedFile {
             NamedType::Regular => flags & !libc::O_DIRECTORY.cast_unsigned(),
             _ => flags,
         };
-        open_at(&self.identity.path, flags, self.offset)
+        let mut wanted = reopen_flags(flags);
+        // Of no effect on a file, but shown.
+        wanted.set(
+            ASYNC,
+            self.file_type == NamedType::Regular && has_flag(flags, libc::O_ASYNC),
+        );
+        open_with(&self.identity.path, wanted, self.offset)
     }
 
     /// Flags for open(2).
@@ -365,14 +382,23 @@ impl NamedFile {
 
 /// Opens what `path` leads to with the flags of a description, at an offset.
 pub(crate) fn open_at(path: &Path, flags: u32, offset: i64) -> Result<OwnedFd, ProcError> {
+    open_with(path, reopen_flags(flags), offset)
+}
+
+fn open_with(path: &Path, flags: OFlags, offset: i64) -> Result<OwnedFd, ProcError> {
     let open = |flags| {
-        rustix::fs::open(
+        reopen::as_owner(
             path,
-            flags | OFlags::CLOEXEC | OFlags::NOCTTY,
-            Mode::empty(),
+            |errno| *errno == Errno::ACCESS,
+            || {
+                rustix::fs::open(
+                    path,
+                    flags | OFlags::CLOEXEC | OFlags::NOCTTY,
+                    Mode::empty(),
+                )
+            },
         )
     };
-    let flags = reopen_flags(flags);
     let fd = match open(flags) {
         // O_NOATIME is for the owner only, and it is no more than a hint.
         Err(Errno::PERM) if flags.contains(OFlags::NOATIME) => open(flags - OFlags::NOATIME),

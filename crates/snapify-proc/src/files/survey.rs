@@ -227,6 +227,7 @@ impl<'a> Survey<'a> {
         outside: Outside,
     ) -> Result<Self, ProcError> {
         let mut seen = Vec::new();
+        let mut nameless = Vec::new();
         for (process, subject) in subjects.iter().enumerate() {
             let fds = match subject.proc.fds() {
                 Ok(fds) => fds,
@@ -239,11 +240,16 @@ impl<'a> Survey<'a> {
                     Ok(one) => seen.push(one),
                     Err(ProcError::Proc { source, .. })
                         if source.kind() == io::ErrorKind::NotFound || subject.has_ended() => {}
+                    Err(error) if error.errno() == Some(libc::ENAMETOOLONG) => {
+                        let why = "its path is longer than the kernel tells (4095 bytes)";
+                        nameless.push(Obstacle::new(format!("descriptor {fd}"), why));
+                    }
                     Err(error) => return Err(error),
                 }
             }
         }
-        let obstacles = external::missing(externals, &seen);
+        let mut obstacles = external::missing(externals, &seen);
+        obstacles.append(&mut nameless);
         let mut owners = Vec::with_capacity(subjects.len() + 1);
         for subject in subjects {
             owners.push(Owner::new(subject)?);

@@ -8,6 +8,7 @@ use crate::error::ProcError;
 use crate::ids::{RemoteAddr, RemoteFd};
 use crate::procfs::maps::Mapping;
 use crate::remote::{SCRATCH_BYTES, SYSCALL, Scratch, Tracee};
+use crate::reopen;
 use crate::restore::RestoreContext;
 use snapify_store::PAGE_SIZE;
 use std::path::Path;
@@ -285,12 +286,14 @@ pub(super) fn open_remote(
     let mode = if write { libc::O_RDWR } else { libc::O_RDONLY };
     let flags = (mode | libc::O_CLOEXEC) as u64;
     let args = [libc::AT_FDCWD as u64, name.0, flags, 0, 0, 0];
-    tracee
-        .syscall("openat", libc::SYS_openat, args)
-        .map_err(|e| match e {
-            ProcError::RemoteSyscall { source, .. } => ProcError::file("open", path)(source),
-            other => other,
-        })
+    let is_denied = |error: &ProcError| error.errno() == Some(libc::EACCES);
+    reopen::as_owner(path, is_denied, || {
+        tracee.syscall("openat", libc::SYS_openat, args)
+    })
+    .map_err(|e| match e {
+        ProcError::RemoteSyscall { source, .. } => ProcError::file("open", path)(source),
+        other => other,
+    })
 }
 
 /// Whether the mapping must be writable until it is filled, or was so when it was accounted for.

@@ -116,7 +116,8 @@ pub fn restore(mut plan: RestorePlan<'_>) -> Result<Restored, ProcError> {
     let name = plan.init_name.clone();
     let ipc = plan.image.ipc.namespace;
     let terminal = terminal::Terminal::open(plan.image.files.outer_terminal.as_ref());
-    let init = namespace::spawn(&name, ipc, move |inside| {
+    let owner = plan.image.root().context.inner_owner;
+    let init = namespace::spawn(&name, ipc, owner, move |inside| {
         init::restore_processes(inside, plan)
     })?;
     Restored::when_ready(init, pid, terminal, progress)
@@ -130,7 +131,7 @@ pub fn restore(mut plan: RestorePlan<'_>) -> Result<Restored, ProcError> {
 /// If the namespaces or the process cannot be made.
 pub fn launch(spec: LaunchSpec) -> Result<Restored, ProcError> {
     let name = spec.init_name.clone();
-    let init = namespace::spawn(&name, false, move |inside| {
+    let init = namespace::spawn(&name, false, None, move |inside| {
         init::launch_program(inside, &spec)
     })?;
     Restored::when_ready(init, Pid(0), None, &())

@@ -1,7 +1,7 @@
 //! Fresh namespaces, and the init process in them.
 //!
 //! As an ordinary user: new user, PID and mount namespaces, with only the user's own ids in them, mapped to
-//! themselves. With CAP_SYS_ADMIN (root, or a process with capabilities in a namespace of its own, as root in it):
+//! themselves, or to what the processes had for them in a user namespace of their own. With CAP_SYS_ADMIN (root, or a process with capabilities in a namespace of its own, as root in it):
 //! new PID and mount namespaces.
 
 use crate::error::ProcError;
@@ -36,14 +36,19 @@ pub(crate) struct Init {
 }
 
 /// Forks an init into fresh namespaces, where `work` runs; the init ends when `work` returns. An IPC namespace is
-/// only among them if `ipc` says so.
+/// only among them if `ipc` says so; `owner` tells what the user's ids are called inside, if not as here.
 ///
 /// The caller should have one thread only: locks that other threads hold at this moment stay locked in the init.
 ///
 /// # Errors
 /// If the system does not allow the namespaces.
 #[allow(unsafe_code)]
-pub(crate) fn spawn(name: &str, ipc: bool, work: impl FnOnce(Inside)) -> Result<Init, ProcError> {
+pub(crate) fn spawn(
+    name: &str,
+    ipc: bool,
+    owner: Option<(u32, u32)>,
+    work: impl FnOnce(Inside),
+) -> Result<Init, ProcError> {
     let (ours, theirs) = socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -51,7 +56,7 @@ pub(crate) fn spawn(name: &str, ipc: bool, work: impl FnOnce(Inside)) -> Result<
         None,
     )
     .map_err(ProcError::system("make a socket pair"))?;
-    let user = NeedsUser::find()?;
+    let user = NeedsUser::find(owner)?;
     let flags = NEW_PID
         | NEW_MOUNT
         | if user.needed { NEW_USER } else { 0 }
@@ -101,18 +106,23 @@ struct NeedsUser {
     needed: bool,
     uid: u32,
     gid: u32,
+    /// What they are called inside.
+    inner: (u32, u32),
 }
 
 impl NeedsUser {
-    fn find() -> Result<Self, ProcError> {
+    fn find(owner: Option<(u32, u32)>) -> Result<Self, ProcError> {
         let path = "/proc/self/status";
         let text = fs::read(path).map_err(ProcError::proc(path))?;
         let status = Status::parse(&text).map_err(|e| ProcError::proc(path)(e.into()))?;
         let admin = status.caps.effective >> CAP_SYS_ADMIN & 1 == 1;
+        let (uid, gid) = (status.uid.effective, status.gid.effective);
+        let inner = owner.unwrap_or((uid, gid));
         Ok(Self {
-            needed: !(admin && status.uid.effective == 0),
-            uid: status.uid.effective,
-            gid: status.gid.effective,
+            needed: !(admin && uid == 0) || inner != (uid, gid),
+            uid,
+            gid,
+            inner,
         })
     }
 }
@@ -160,7 +170,7 @@ fn peer_is_gone(socket: &OwnedFd) -> bool {
         && fds[0].revents().contains(PollFlags::HUP)
 }
 
-/// Maps the user's own ids to themselves; the kernel allows an ordinary user no more (user_namespaces(7)).
+/// Maps the user's own ids to one each; the kernel allows an ordinary user no more (user_namespaces(7)).
 fn map_ids(user: &NeedsUser) -> Result<(), ProcError> {
     let write =
         |path: &str, text: &str| fs::write(path, text).map_err(ProcError::file("write", path));
@@ -169,7 +179,10 @@ fn map_ids(user: &NeedsUser) -> Result<(), ProcError> {
         Err(e) if e.errno() != Some(libc::ENOENT) => return Err(e),
         _ => {}
     }
-    match write("/proc/self/uid_map", &format!("{0} {0} 1\n", user.uid)) {
+    match write(
+        "/proc/self/uid_map",
+        &format!("{} {} 1\n", user.inner.0, user.uid),
+    ) {
         // Since Linux 5.12 (user_namespaces(7)): files of root could be given capabilities there.
         Err(ProcError::File { source, .. })
             if user.uid == 0 && source.raw_os_error() == Some(libc::EPERM) =>
@@ -183,7 +196,10 @@ fn map_ids(user: &NeedsUser) -> Result<(), ProcError> {
         }
         other => other?,
     }
-    write("/proc/self/gid_map", &format!("{0} {0} 1\n", user.gid))
+    write(
+        "/proc/self/gid_map",
+        &format!("{} {} 1\n", user.inner.1, user.gid),
+    )
 }
 
 /// A /proc that shows the new PID namespace, in a mount namespace from which nothing leaks out.

@@ -36,11 +36,10 @@ const KINDS: &[(&str, &str)] = &[
     ("aio", "asynchronous I/O"),
     ("secret", "it is secret memory"),
     ("secret-mapping", "it is secret memory"),
-    ("ldt", "local descriptor table"),
 ];
 
 /// Only remote calls show these.
-const NOT_FORETOLD: &[&str] = &["unread", "handed", "ldt", "queue"];
+const NOT_FORETOLD: &[&str] = &["unread", "handed", "queue"];
 
 #[test]
 fn everything_unsupported_is_refused_by_name() {

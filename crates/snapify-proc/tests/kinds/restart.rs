@@ -2,6 +2,7 @@
 
 use crate::stage::{Stage, User};
 use std::fs;
+use std::process::Stdio;
 
 /// A program that is saved and ended.
 fn saved(program: &str, args: &[&str]) -> Stage {
@@ -142,6 +143,60 @@ fn a_limit_of_descriptors_that_leaves_no_number_is_named() {
         assert!(refusal.contains("ulimit -n"), "{refusal}");
         stage.restore("image").go_on_and_be_fine();
     }
+}
+
+/// A program in a user namespace of its own, where its user has another id.
+#[test]
+fn ids_in_a_user_namespace_come_back() {
+    let user = User::all().pop().unwrap();
+    let stage = Stage::new("context", user);
+    stage.survives(|| {
+        stage.start_through_shell(
+            "exec unshare --user --map-root-user ./context",
+            Stdio::inherit(),
+        )
+    });
+}
+
+#[test]
+fn a_program_without_an_id_in_its_user_namespace_is_refused() {
+    let user = User::all().pop().unwrap();
+    let stage = Stage::new("context", user);
+    let program = stage.start_through_shell("exec unshare --user ./context", Stdio::inherit());
+    let wanted = "have no ids in the user namespace";
+    assert!(stage.check(program.pid()).contains(wanted));
+    let refusal = stage.try_save(program.pid(), "image", false).unwrap_err();
+    assert!(refusal.contains(wanted), "{refusal}");
+    program.go_on_and_be_fine();
+}
+
+/// Whoever may set supplementary groups has those of the program back.
+#[test]
+fn supplementary_groups_of_root_come_back() {
+    const CAP_SYS_ADMIN: u64 = 21;
+    let groups = |pid: &str| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = |name| {
+            let found = status.lines().find_map(|line| line.strip_prefix(name));
+            found.unwrap().trim().to_owned()
+        };
+        (
+            line("Groups:"),
+            u64::from_str_radix(&line("CapEff:"), 16).unwrap(),
+        )
+    };
+    let (_, capabilities) = groups("self");
+    if !rustix::process::geteuid().is_root() || capabilities >> CAP_SYS_ADMIN & 1 == 0 {
+        return;
+    }
+    let stage = Stage::new("context", User::Ourselves);
+    let running =
+        stage.start_through_shell("exec setpriv --groups 10,20,30 ./context", Stdio::inherit());
+    stage.save(running.pid(), "image", true);
+    running.expect_killed();
+    let restored = stage.restore("image");
+    assert_eq!(groups(&restored.pid().to_string()).0, "10 20 30");
+    restored.go_on_and_be_fine();
 }
 
 /// A program that waits for its input by epoll can be restarted with a file for input.

@@ -138,21 +138,48 @@ pub(super) fn settle(sender: BorrowedFd<'_>, receiver: BorrowedFd<'_>) -> io::Re
         return Ok(());
     }
     let unsent = sockopt::unsent(sender)?;
+    arrive(receiver, unsent, || {
+        push(sender);
+        quiet(sender)
+    })
+    .map_err(|error| match sockopt::unacknowledged(sender) {
+        Ok(left) if error.kind() == io::ErrorKind::TimedOut => io::Error::other(format!(
+            "{left} bytes do not fit into the buffer of the receiver"
+        )),
+        _ => error,
+    })
+}
+
+/// Makes everything arrive that the kernel has still to send to `receiver` for a socket that was closed: `unsent` bytes and
+/// the FIN.
+///
+/// # Errors
+/// As [`settle`].
+pub(super) fn settle_closed(receiver: BorrowedFd<'_>, unsent: usize) -> io::Result<()> {
+    arrive(receiver, unsent, || Ok(!awaits_more(receiver))).map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => io::Error::other("it does not fit into the buffer"),
+        _ => error,
+    })
+}
+
+/// Makes room for `unsent` bytes and waits until `quiet` tells that all has arrived.
+fn arrive(
+    receiver: BorrowedFd<'_>,
+    unsent: usize,
+    quiet: impl Fn() -> io::Result<bool>,
+) -> io::Result<()> {
+    // Data that found no room when it was sent comes again after a time-out of the sender, 0.2 s at
+    // first and doubled each time.
+    const PATIENCE: Duration = Duration::from_secs(5);
     let mut room = Room::new(receiver)?;
-    push(sender, receiver);
+    acknowledge(receiver);
     let begin = Instant::now();
-    while !quiet(sender)? {
-        // Data that found no room when it was sent comes again after a time-out of the sender, 0.2 s at
-        // first and doubled each time.
-        const PATIENCE: Duration = Duration::from_secs(5);
+    while !quiet()? {
         if begin.elapsed() > PATIENCE {
-            let left = sockopt::unacknowledged(sender)?;
-            return Err(io::Error::other(format!(
-                "{left} bytes do not fit into the buffer of the receiver"
-            )));
+            return Err(io::ErrorKind::TimedOut.into());
         }
         room.make(unsent)?;
-        push(sender, receiver);
+        acknowledge(receiver);
         // Nothing tells when the acknowledgement has come: neither end becomes readable or writable by
         // it.
         std::thread::sleep(Duration::from_millis(1));
@@ -160,24 +187,34 @@ pub(super) fn settle(sender: BorrowedFd<'_>, receiver: BorrowedFd<'_>) -> io::Re
     Ok(())
 }
 
-/// Has the sender send what it holds back, and the receiver acknowledge what it has.
-fn push(sender: BorrowedFd<'_>, receiver: BorrowedFd<'_>) {
+/// Has the sender send what it holds back.
+fn push(sender: BorrowedFd<'_>) {
     // Switching Nagle's algorithm off sends even what is corked.
     if sockopt::get_int(sender, TCP, libc::TCP_NODELAY).is_ok_and(|on| on == 0)
         && sockopt::set_int(sender, TCP, libc::TCP_NODELAY, 1).is_ok()
     {
         let _ = sockopt::set_int(sender, TCP, libc::TCP_NODELAY, 0);
     }
+}
+
+/// Has the receiver acknowledge what it has, and tell of the room that there is.
+fn acknowledge(receiver: BorrowedFd<'_>) {
     let _ = sockopt::set_int(receiver, TCP, libc::TCP_QUICKACK, 1);
     // Reading has the receiver tell the sender of new room, even if it takes nothing out. It would
     // take away an error, which an established connection has not.
-    let is_open = matches!(
-        observe::state(receiver),
-        Ok(TcpState::Established | TcpState::FinWait1 | TcpState::FinWait2)
-    );
-    if is_open && rustix::io::ioctl_fionread(receiver).is_ok_and(|waiting| waiting > 0) {
+    if awaits_more(receiver)
+        && rustix::io::ioctl_fionread(receiver).is_ok_and(|waiting| waiting > 0)
+    {
         let _ = recv(receiver, &mut [0; 1], PEEK);
     }
+}
+
+/// Whether the peer's FIN has not come yet.
+fn awaits_more(receiver: BorrowedFd<'_>) -> bool {
+    matches!(
+        observe::state(receiver),
+        Ok(TcpState::Established | TcpState::FinWait1 | TcpState::FinWait2)
+    )
 }
 
 /// A receive buffer that is made larger for a while.
@@ -327,6 +364,20 @@ mod tests {
             (&b).read_to_end(&mut received).unwrap();
             assert!(received == sent, "{} of {}", received.len(), sent.len());
         }
+    }
+
+    #[test]
+    fn what_a_closed_socket_has_not_sent_arrives() {
+        let (a, b) = pair();
+        sockopt::set_int(b.as_fd(), SOCKET, libc::SO_RCVBUF, 4096).unwrap();
+        let sent = stuff(&a);
+        let unsent = sockopt::unsent(&a).unwrap();
+        assert!(unsent > 0);
+        drop(a);
+        settle_closed(b.as_fd(), unsent).unwrap();
+        assert_eq!(observe::state(b.as_fd()).unwrap(), TcpState::CloseWait);
+        assert!(unread(b.as_fd(), None).unwrap().bytes == sent);
+        settle_closed(b.as_fd(), 0).unwrap();
     }
 
     #[test]

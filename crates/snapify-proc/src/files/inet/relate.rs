@@ -27,6 +27,8 @@ pub(super) enum Relation {
 pub(super) struct Relations {
     /// Of each socket that is connected.
     pub of: HashMap<usize, Relation>,
+    /// How much the kernel has still to send to those whose other end is closed.
+    pub leaving: HashMap<usize, usize>,
     /// Where those that are connecting connect to.
     pub connecting: HashMap<usize, SocketAddr>,
     /// Connections that wait to be accepted, the oldest first.
@@ -84,6 +86,12 @@ impl Relations {
             }
             if is_connected(seen) && !self.of.contains_key(&index) {
                 let relation = table.relation(seen);
+                let unsent = seen
+                    .ends()
+                    .map_or(0, |(local, remote)| table.unsent(remote, local));
+                if relation == Relation::Closed && unsent > 0 {
+                    self.leaving.insert(index, unsent);
+                }
                 self.of.insert(index, relation);
             }
         }
@@ -128,7 +136,7 @@ impl Relations {
             let fin = u32::from(has_fin(listed.state));
             let unread = listed.receive_queue.saturating_sub(fin) as usize;
             if unread > 0 && listed.state != TcpState::SynReceived {
-                if unread + table.unsent(client) > requeue::MOST {
+                if unread + table.unsent(ends.0, ends.1) > requeue::MOST {
                     let why = format!(
                         "the connection from {} that waits to be accepted has sent so much that \
                          it cannot be saved before it is",
@@ -240,10 +248,10 @@ impl<'a> Table<'a> {
             .map(|(index, _)| index)
     }
 
-    /// How much of what a client has sent has not arrived.
-    fn unsent(&self, client: Option<usize>) -> usize {
-        client
-            .and_then(|client| self.by_inode.get(&self.all[client].0))
+    /// How much of what was sent from `local` to `remote` has not arrived, whether or not anybody still has the sender.
+    fn unsent(&self, local: SocketAddr, remote: SocketAddr) -> usize {
+        self.listed_by_ends
+            .get(&(canonical(local), canonical(remote)))
             .map_or(0, |listed| listed.send_queue as usize)
     }
 

@@ -242,6 +242,14 @@ impl InetSurvey {
                 obstacles.push(Obstacle::new(&sender.name, why));
             }
         }
+        for (&index, &unsent) in &self.relations.leaving {
+            let receiver = &self.held[index];
+            if let Err(error) = queue::settle_closed(receiver.socket.as_fd(), unsent) {
+                let why =
+                    format!("what its peer sent before it was closed does not arrive: {error}");
+                obstacles.push(Obstacle::new(&receiver.name, why));
+            }
+        }
     }
 
     fn received(&self) -> io::Result<HashMap<u64, usize>> {

@@ -36,6 +36,13 @@ int main(void) {
     EQUAL(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
     EQUAL(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
     EXPECT(personality(ADDR_NO_RANDOMIZE | SHORT_INODE) != -1);
+    // A data segment and one of code, with others between them left out.
+    struct { unsigned entry, base, limit, flags; } segment = {2, 0x20001000, 0xffff, 0x51}, code = {700, 0x10000000, 5, 0x45};
+    static char segments[8192], segments_now[8192];
+    EQUAL(syscall(SYS_modify_ldt, 0x11, &segment, sizeof segment), 0);
+    EQUAL(syscall(SYS_modify_ldt, 0x11, &code, sizeof code), 0);
+    EXPECT(syscall(SYS_modify_ldt, 0, segments, sizeof segments) > 0);
+    EXPECT(segments[2 * 8] && segments[700 * 8]);
     unsigned long long caps[2] = {status_line("CapEff", 16), status_line("CapPrm", 16)};
     int score;
     FILE *file = fopen("/proc/self/oom_score_adj", "w");
@@ -64,6 +71,8 @@ int main(void) {
     EQUAL(flag, 1);
     EQUAL(prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0), 1);
     EQUAL(prctl(PR_GET_DUMPABLE), 1);
+    EXPECT(syscall(SYS_modify_ldt, 0, segments_now, sizeof segments_now) > 0);
+    EQUAL(memcmp(segments, segments_now, sizeof segments), 0);
     EQUAL(personality(0xffffffff), ADDR_NO_RANDOMIZE | SHORT_INODE);
     with_privileges(caps);
     pthread_t thread;

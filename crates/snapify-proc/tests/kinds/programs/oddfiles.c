@@ -87,6 +87,15 @@ int main(void) {
     int system = open("/sys/kernel", O_RDONLY | O_DIRECTORY);
     int synced = open("file", O_RDWR | O_SYNC | O_NOATIME);
 
+    // Which could not be opened so again as they are.
+    unlink("for-reading"), unlink("for-nobody");
+    int for_reading = open("for-reading", O_RDWR | O_CREAT, 0444), for_nobody = open("for-nobody", O_RDWR | O_CREAT, 0600);
+    EQUAL(ftruncate(for_nobody, 4096), 0);
+    char *mapped = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, for_nobody, 0);
+    strcpy(mapped, "mapped");
+    EQUAL(fchmod(for_nobody, 0), 0);
+    int signals = open("file", O_RDWR | O_ASYNC);
+
     // The working directory is gone.
     mkdir("work", 0700);
     EQUAL(chdir("work"), 0);
@@ -103,6 +112,13 @@ int main(void) {
     EXPECT(fstat(gone_place, &stat_now) == 0 && stat_now.st_size == 4 && stat_now.st_nlink == 0);
     EQUAL(read(gone_place, path, 1), -1);
     EXPECT(holds(gone_nofollow, "gone"));
+
+    EQUAL(pwrite(for_reading, "written", 7, 0), 7);
+    EXPECT(fstat(for_reading, &stat_now) == 0 && (stat_now.st_mode & 07777) == 0444);
+    EXPECT(fstat(for_nobody, &stat_now) == 0 && (stat_now.st_mode & 07777) == 0);
+    strcpy(mapped, "through the mapping");
+    EXPECT(pread(for_nobody, path, 20, 0) == 20 && strcmp(path, "through the mapping") == 0);
+    EXPECT(fcntl(signals, F_GETFL) & O_ASYNC);
 
     EXPECT(holds(old, "old"));
     EQUAL(pwrite(old, "OLD", 3, 0), 3);

@@ -153,10 +153,6 @@ static int set_up(const char *kind) {
         close(secret);
         return memory == MAP_FAILED ? -1 : 0;
     }
-    if (is(kind, "ldt")) {
-        struct { unsigned entry, base, limit, flags; } descriptor = {0, 0x1000, 1, 0x41};
-        return syscall(SYS_modify_ldt, 1, &descriptor, sizeof descriptor);
-    }
     return -1;
 }
 

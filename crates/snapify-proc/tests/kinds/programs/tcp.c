@@ -111,6 +111,13 @@ int main(void) {
     EQUAL(send(closed->server, "goodbye", 7, 0), 7);
     close(closed->server);
 
+    // What the kernel sends for a socket that nobody has any more.
+    struct pair *gone = pair("127.0.0.1", "127.0.0.1");
+    set(gone->server, SOL_SOCKET, SO_RCVBUF, 8000);
+    set(gone->client, SOL_SOCKET, SO_SNDBUF, 200000);
+    size_t gone_sent = stuff(gone->client);
+    close(gone->client);
+
     struct pair *over = pair("127.0.0.1", "127.0.0.1");
     EQUAL(send(over->client, "all", 3, 0), 3);
     EQUAL(shutdown(over->client, SHUT_WR), 0);
@@ -196,6 +203,8 @@ int main(void) {
     EQUAL(option(small->server, SOL_SOCKET, SO_RCVBUF), 16000);
     EQUAL(option(small->client, SOL_SOCKET, SO_SNDBUF), 40000);
     read_pattern(small->server, small_sent);
+    read_pattern(gone->server, gone_sent);
+    EQUAL(recv(gone->server, in, sizeof in, 0), 0);
     EQUAL(recv(small->server, in, 10, 0), 0);
 
     EQUAL(recv(half->server, in, 10, 0), 4);
