@@ -37,7 +37,8 @@ pub fn run(place: &Place) -> Result<()> {
     for class in CLASSES {
         let mut found = Vec::new();
         // Their figure 10 is of mpiBLAST.
-        for name in KERNELS.into_iter().chain(["blast"]) {
+        let all = KERNELS.into_iter().chain(["blast"]);
+        for name in all.filter(|name| is_wanted(name)) {
             found.push((name, measure(place, name, class)?));
         }
         tables(class, &found);
@@ -48,6 +49,12 @@ pub fn run(place: &Place) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// Whether a kernel is among those that `SNAPIFY_BENCH_KERNELS` lists, with commas; all are if it is not set.
+fn is_wanted(name: &str) -> bool {
+    let list = std::env::var("SNAPIFY_BENCH_KERNELS");
+    list.map_or(true, |list| list.split(',').any(|wanted| wanted == name))
 }
 
 fn measure(place: &Place, name: &str, class: &str) -> Result<Costs> {
