@@ -29,7 +29,7 @@ mod reopen;
 pub mod restore;
 pub mod scratch;
 pub mod signals;
-mod stops;
+pub mod stops;
 pub mod threads;
 pub mod timers;
 pub mod tracking;

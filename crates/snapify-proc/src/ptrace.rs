@@ -38,6 +38,11 @@ pub fn signal_number(info: &RawSiginfo) -> i32 {
     i32::from_ne_bytes([info[0], info[1], info[2], info[3]])
 }
 
+/// A signal in a mask.
+fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
 impl Running {
     /// Attaches to a thread without stopping it (`PTRACE_SEIZE`).
     ///
@@ -416,31 +421,80 @@ impl Stopped {
         }
     }
 
-    /// Has job control stop the process, of which this is the only thread (SIGSTOP), without letting it execute anything. It is
-    /// then still traced, and works as before; let go, it stays stopped.
+    /// Has job control stop the process, of which this is the only thread, by a signal whose action is the default one, without letting it
+    /// execute anything. It is then still traced, and works as before; let go, it stays stopped.
+    ///
+    /// Where the kernel ignores the signal, because the process group is orphaned (setpgid(2)), it is SIGSTOP that stops it.
     ///
     /// # Errors
     /// [`ProcError::Died`] if the thread was killed.
-    pub(crate) fn stop_group(&mut self) -> Result<(), ProcError> {
-        process::kill(self.tid.0, libc::SIGSTOP)
-            .map_err(ProcError::system(format!("stop process {}", self.tid)))?;
-        let mut delivered = 0;
+    pub(crate) fn stop_group(&mut self, signal: i32) -> Result<(), ProcError> {
+        let mask = self.signal_mask()?;
+        self.set_signal_mask(mask & !bit(signal))?;
+        let stopped = match self.stop_by(signal)? {
+            true => Ok(()),
+            false => self.stop_by(libc::SIGSTOP).map(drop),
+        };
+        self.set_signal_mask(mask)?;
+        stopped
+    }
+
+    /// Sends SIGSTOP, which comes in any case, and makes another signal of it when it is delivered. False if that did not stop the process.
+    fn stop_by(&mut self, signal: i32) -> Result<bool, ProcError> {
+        self.send(libc::SIGSTOP)?;
+        self.resume_until(libc::SIGSTOP)?;
+        // If it is ignored, the thread must stop before its next instruction all the same.
+        sys::interrupt(self.tid.0).map_err(ProcError::ptrace("interrupt", self.tid))?;
+        let mut status = self.resume_and_wait(signal)?;
+        while status.event() == 0 {
+            status = self.resume_and_wait(0)?;
+        }
+        Ok(status.stop_signal() == Some(signal))
+    }
+
+    /// Has job control continue the process, of which this is the only thread and which is stopped, without letting it execute anything.
+    /// No handler is run.
+    ///
+    /// # Errors
+    /// [`ProcError::Died`] if the thread was killed.
+    pub(crate) fn continue_group(&mut self) -> Result<(), ProcError> {
+        let mask = self.signal_mask()?;
+        self.set_signal_mask(mask & !bit(libc::SIGCONT))?;
+        self.send(libc::SIGCONT)?;
+        self.resume_until(libc::SIGCONT)?;
+        self.come_to_rest()?;
+        self.set_signal_mask(mask)
+    }
+
+    /// Lets the thread go on until this signal, which it has been sent, is about to be delivered; other stops may come first.
+    fn resume_until(&self, signal: i32) -> Result<(), ProcError> {
         loop {
-            sys::resume(self.tid.0, delivered).map_err(ProcError::ptrace("resume", self.tid))?;
-            let Some(status) = self.wait()? else {
-                continue;
-            };
-            delivered = match (status.stop_signal(), status.event()) {
-                (None, _) => {
+            let status = self.resume_and_wait(0)?;
+            if status.stop_signal() == Some(signal) && status.event() == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn send(&self, signal: i32) -> Result<(), ProcError> {
+        let what = format!("send signal {signal} to process {}", self.tid);
+        process::kill(self.tid.0, signal).map_err(ProcError::system(what))
+    }
+
+    /// Lets the thread go on, with this signal if it has stopped because of one, to its next stop.
+    fn resume_and_wait(&self, signal: i32) -> Result<WaitStatus, ProcError> {
+        sys::resume(self.tid.0, signal).map_err(ProcError::ptrace("resume", self.tid))?;
+        loop {
+            match self.wait()? {
+                Some(status) if status.stop_signal().is_some() => return Ok(status),
+                Some(_) => {
                     return Err(ProcError::Died {
                         pid: crate::ids::Pid(self.tid.0),
                         during: "its stop",
                     });
                 }
-                (Some(libc::SIGSTOP), 0) => libc::SIGSTOP,
-                (Some(libc::SIGSTOP), _) => return Ok(()),
-                (Some(_), _) => 0,
-            };
+                None => {}
+            }
         }
     }
 

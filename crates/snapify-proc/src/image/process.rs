@@ -7,9 +7,13 @@ use crate::files::Descriptor;
 use crate::image::Kin;
 use crate::memory::MemoryImage;
 use crate::signals::SignalImage;
+use crate::stops::News;
 use crate::threads::ThreadImage;
 use crate::timers::TimersImage;
 use serde::{Deserialize, Serialize};
+
+/// The signals that stop a process.
+const STOPS: [i32; 4] = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
 /// Everything about one process but its open files and the contents of its pages.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -19,9 +23,9 @@ pub struct ProcessImage {
     pub kin: Kin,
     /// Whether it was stopped by job control (SIGSTOP and the like); it is then stopped after the restart too.
     pub stopped: bool,
-    /// Whether its parent, which is one of the tree, has taken note of that stop (wait(2) with `WUNTRACED`).
-    #[serde(default)]
-    pub stop_is_known: bool,
+    /// What job control has done to it, and its parent, which is one of the tree, has not asked for yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub news: Option<News>,
     /// What it shares with another process of the tree.
     #[serde(default, skip_serializing_if = "Shares::is_nothing")]
     pub shares: Shares,
@@ -82,9 +86,9 @@ impl ProcessImage {
         self.kin.pid
     }
 
-    /// Whether it is stopped while it is being built, so that its parent is not told: it has a parent in the tree.
+    /// Whether it is stopped, or continued, while it is being built, so that its parent is not told: it has a parent in the tree.
     pub(crate) fn stops_silently(&self) -> bool {
-        self.stopped && self.kin.parent != 0
+        (self.stopped || self.news == Some(News::Continued)) && self.kin.parent != 0
     }
 
     /// Checks the process by itself; what it shares with others is the tree's to check.
@@ -100,6 +104,14 @@ impl ProcessImage {
             return bad(format!(
                 "the first thread of process {} is thread {}",
                 self.kin.pid, leader.tid
+            ));
+        }
+        if let Some(News::StoppedBy(signal)) = self.news
+            && !(self.stopped && STOPS.contains(&signal))
+        {
+            return bad(format!(
+                "process {} was stopped by signal {signal}",
+                self.kin.pid
             ));
         }
         for (n, external) in self.externals.iter().enumerate() {

@@ -216,15 +216,23 @@ impl<'a> Tracee<'a> {
         self.seats.insert(seat.thread.tid(), seat);
     }
 
-    /// Has job control stop the process under construction, which has one thread yet. Calls are made in it as before.
-    pub(crate) fn stop_group(&mut self) -> Result<(), ProcError> {
+    /// Has job control stop the process under construction, which has one thread yet, by this signal. Calls are made in it as before.
+    pub(crate) fn stop_group(&mut self, signal: i32) -> Result<(), ProcError> {
+        self.first_thread()?.stop_group(signal)
+    }
+
+    /// Has job control continue it again.
+    pub(crate) fn continue_group(&mut self) -> Result<(), ProcError> {
+        self.first_thread()?.continue_group()
+    }
+
+    fn first_thread(&mut self) -> Result<&mut Stopped, ProcError> {
         let pid = self.pid;
         let leader = self.seats.get_mut(&self.leader);
-        let seat = leader.ok_or(ProcError::Died {
+        leader.map(|seat| &mut seat.thread).ok_or(ProcError::Died {
             pid,
             during: "its stop",
-        })?;
-        seat.thread.stop_group()
+        })
     }
 
     /// Takes in a thread that the process under construction has just created.

@@ -346,7 +346,7 @@ impl Maker<'_> {
     }
 }
 
-/// Stops the children that job control had stopped. Their parents ignore that they are told.
+/// Stops the children that job control had stopped, and continues those that it had continued. Their parents ignore that they are told.
 fn stop(tracees: &mut [Tracee<'static>], image: &TreeImage) -> Result<(), ProcError> {
     for (index, process) in image.processes.iter().enumerate() {
         if !process.stops_silently() {
@@ -357,7 +357,7 @@ fn stop(tracees: &mut [Tracee<'static>], image: &TreeImage) -> Result<(), ProcEr
         let mut parents = before.iter_mut();
         let parent = parents.find(|parent| parent.pid().0 == process.kin.parent);
         if let (Some(parent), Some(child)) = (parent, after.first_mut()) {
-            stops::stop(child, parent, process.stop_is_known)?;
+            stops::restore(child, parent, process)?;
         }
     }
     Ok(())

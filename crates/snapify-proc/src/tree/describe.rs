@@ -15,7 +15,8 @@ use crate::procfs::ProcDir;
 use crate::procfs::maps::Mapping;
 use crate::procfs::status::Status;
 use crate::scratch::Scratch;
-use crate::{clocks, context, files, ipc, restore, signals, stops, threads, timers};
+use crate::stops::{self, News};
+use crate::{clocks, context, files, ipc, restore, signals, threads, timers};
 use snapify_store::SpaceId;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
@@ -92,6 +93,12 @@ pub(super) fn describe(
     let mut tables = tables.into_iter();
 
     let mut uses = ipc::Uses::default();
+    let mut news = HashMap::new();
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for process in &seen {
+        let Kin { pid, parent, .. } = process.kin;
+        children.entry(parent).or_default().push(pid);
+    }
     let mut processes = Vec::with_capacity(seen.len());
     let mut memories = Vec::with_capacity(seen.len());
     for (index, (process, frozen)) in seen.iter().zip(&mut frozen.processes).enumerate() {
@@ -110,12 +117,13 @@ pub(super) fn describe(
         let place = Place {
             first: index == 0,
             kin: process.kin,
+            children: children.get(&process.kin.pid).map_or(&[], Vec::as_slice),
             space: tracking.space(process.pid).unwrap_or_default(),
             uffd: tracking.uffd(process.pid),
         };
         let space = place.space;
         let shares = shares::image(process.shares, |other| seen[other].kin.pid);
-        let (image, ranges) = describe_one(&ctx, frozen, place, shares, &mut uses)?;
+        let (image, ranges) = describe_one(&ctx, frozen, place, shares, (&mut uses, &mut news))?;
         let descriptors = match shares.files {
             None => tables.next().unwrap_or_default(),
             Some(_) => Vec::new(),
@@ -132,7 +140,9 @@ pub(super) fn describe(
         memories.push(ranges.map(|ranges| (space, ranges)));
     }
     note_relatives(&processes, &mut memories);
-    note_stops(&mut processes, &seen, frozen)?;
+    for process in &mut processes {
+        process.news = news.remove(&process.pid());
+    }
     let ipc = system_v(
         &seen[0],
         &mut frozen.processes[0],
@@ -170,6 +180,8 @@ pub(super) fn describe(
 struct Place<'a> {
     first: bool,
     kin: Kin,
+    /// Those of its children that have not ended.
+    children: &'a [i32],
     /// Where its memory goes, if it is its own.
     space: SpaceId,
     /// What has tracked its memory so far.
@@ -181,7 +193,7 @@ fn describe_one(
     frozen: &mut FrozenProcess,
     place: Place<'_>,
     shares: Shares,
-    uses: &mut ipc::Uses,
+    (uses, news): (&mut ipc::Uses, &mut HashMap<i32, News>),
 ) -> Result<(ProcessImage, Option<Ranges>), ProcError> {
     let stopped = frozen.group_stopped;
     let instruction = memory::syscall_instruction(ctx.pid, ctx.maps)?;
@@ -201,6 +213,7 @@ fn describe_one(
         if place.first {
             context.clocks = Some(clocks::capture(tracee)?);
         }
+        news.extend(stops::news(tracee, place.children)?);
         uses.add_adjustments(tracee, ctx)?;
         let (memory, ranges) = match shares.memory {
             None => {
@@ -213,7 +226,7 @@ fn describe_one(
         let image = ProcessImage {
             kin: place.kin,
             stopped,
-            stop_is_known: false,
+            news: None,
             shares,
             threads: images,
             memory,
@@ -252,26 +265,6 @@ fn note_relatives(processes: &[ProcessImage], memories: &mut [Option<(SpaceId, R
         }
         spaces.insert(process.pid(), *space);
     }
-}
-
-/// Whether parents have taken note of the stops of their children.
-fn note_stops(
-    processes: &mut [ProcessImage],
-    seen: &[Seen],
-    frozen: &mut Frozen,
-) -> Result<(), ProcError> {
-    for image in processes.iter_mut().filter(|image| image.stopped) {
-        let kin = image.kin;
-        let mut pairs = seen.iter().zip(&mut frozen.processes);
-        // Whoever waits for the first process of the tree is not part of it.
-        let Some((parent, process)) = pairs.find(|(seen, _)| seen.kin.pid == kin.parent) else {
-            continue;
-        };
-        let instruction = memory::syscall_instruction(parent.pid, &parent.maps)?;
-        image.stop_is_known =
-            process.with_tracee(instruction, |tracee, _| stops::is_known(tracee, kin.pid))?;
-    }
-    Ok(())
 }
 
 /// The System V objects of all, looked at by one of them.
