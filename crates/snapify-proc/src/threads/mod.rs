@@ -2,6 +2,7 @@
 
 pub(crate) mod capture;
 pub mod image;
+mod messages;
 pub mod numa;
 pub mod restart;
 pub(crate) mod restore;

@@ -35,8 +35,10 @@ const MADE_AGAIN: &[i64] = &[
     // With SO_RCVTIMEO or SO_SNDTIMEO.
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
     libc::SYS_sendto,
     libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
     libc::SYS_accept,
     libc::SYS_accept4,
 ];

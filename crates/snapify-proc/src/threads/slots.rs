@@ -79,11 +79,23 @@ fn slots_of(page: RemoteAddr) -> impl Iterator<Item = RemoteAddr> {
     (1..PAGE_BYTES / SLOT_BYTES).map(move |n| RemoteAddr(page.0 + n * SLOT_BYTES))
 }
 
+/// Memory for what is too large for a slot. It stays.
+///
+/// # Errors
+/// As [`find`].
+pub(super) fn room(tracee: &mut Tracee<'_>, bytes: u64) -> Result<RemoteAddr, ProcError> {
+    map(tracee, bytes, libc::PROT_READ | libc::PROT_WRITE)
+}
+
 fn new_page(tracee: &mut Tracee<'_>) -> Result<RemoteAddr, ProcError> {
     let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let args = [0, PAGE_BYTES, protection as u64, flags as u64, u64::MAX, 0];
-    let page = RemoteAddr(tracee.syscall("mmap", libc::SYS_mmap, args)?);
+    let page = map(tracee, PAGE_BYTES, protection)?;
     tracee.write(page, &MAGIC)?;
     Ok(page)
+}
+
+fn map(tracee: &mut Tracee<'_>, bytes: u64, protection: i32) -> Result<RemoteAddr, ProcError> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let args = [0, bytes, protection as u64, flags as u64, u64::MAX, 0];
+    tracee.syscall("mmap", libc::SYS_mmap, args).map(RemoteAddr)
 }

@@ -42,6 +42,11 @@ fn transfers() {
 }
 
 #[test]
+fn messages() {
+    survives("messages");
+}
+
+#[test]
 fn policy() {
     for user in User::all() {
         let stage = Stage::new("policy", user);
