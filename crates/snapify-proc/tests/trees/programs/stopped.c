@@ -25,10 +25,15 @@ static int stopped_child(int code, int threads, int by) {
     int child = fork();
     if (child == 0) {
         pthread_t thread;
+        sigset_t only;
+        sigemptyset(&only);
+        sigaddset(&only, SIGCONT);
+        // The handler is to have run when this thread goes on.
+        pthread_sigmask(SIG_BLOCK, &only, 0);
         for (int i = 0; i < threads; i++) pthread_create(&thread, 0, idle, 0);
         setpgid(0, 0);
-        // Of the stop that the parent has seen it must not be continued twice.
         signal(SIGCONT, note_continued);
+        pthread_sigmask(SIG_UNBLOCK, &only, 0);
         raise(by);
         while (code < 0) pause();
         _exit(continued == 1 ? code : 1);
