@@ -100,6 +100,91 @@ pub struct QueueStatus {
     pub unused: [u64; 2],
 }
 
+/// The status of an object of one kind.
+pub trait Status: Copy + Default + sealed::Sealed {
+    /// The control call.
+    const CALL: i64;
+    /// Its command that tells how many objects there are, and where in the answer, in bytes.
+    const INFO: (i32, usize);
+    /// Its command that reads a status by index, whoever may read the object.
+    const STAT_ANY: i32;
+
+    /// The arguments of a control call.
+    #[must_use]
+    fn arguments(command: i32, id: u64, buffer: u64) -> [u64; 6] {
+        [id, command as u64, buffer, 0, 0, 0]
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl sealed::Sealed for SegmentStatus {}
+impl sealed::Sealed for SetStatus {}
+impl sealed::Sealed for QueueStatus {}
+
+impl Status for SegmentStatus {
+    const CALL: i64 = libc::SYS_shmctl;
+    const INFO: (i32, usize) = (SHM_INFO, 0);
+    const STAT_ANY: i32 = SHM_STAT_ANY;
+}
+
+impl Status for SetStatus {
+    const CALL: i64 = libc::SYS_semctl;
+    const INFO: (i32, usize) = (SEM_INFO, 7 * size_of::<i32>());
+    const STAT_ANY: i32 = SEM_STAT_ANY;
+
+    fn arguments(command: i32, id: u64, buffer: u64) -> [u64; 6] {
+        [id, 0, command as u64, buffer, 0, 0]
+    }
+}
+
+impl Status for QueueStatus {
+    const CALL: i64 = libc::SYS_msgctl;
+    const INFO: (i32, usize) = (MSG_INFO, 0);
+    const STAT_ANY: i32 = MSG_STAT_ANY;
+}
+
+/// All objects of a kind in the IPC namespace of the calling process: ids and status.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn all<S: Status>() -> io::Result<Vec<(i32, S)>> {
+    let control = |command, id, buffer: u64| {
+        let [a, b, c, d, ..] = S::arguments(command, id, buffer);
+        // SAFETY: the kernel writes an answer to `buffer`, for which there is room.
+        crate::check(unsafe { libc::syscall(S::CALL, a, b, c, d) })
+    };
+    // Longer than the answer of each.
+    let mut info = [0_i32; 32];
+    let highest = match control(S::INFO.0, 0, info.as_mut_ptr() as u64) {
+        Ok(highest) => highest,
+        // A kernel without System V IPC.
+        Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => return Ok(Vec::new()),
+        Err(e) => return Err(e),
+    };
+    let count = info[S::INFO.1 / size_of::<i32>()].max(0) as usize;
+    let mut found = Vec::new();
+    for index in 0..=highest {
+        if found.len() == count {
+            break;
+        }
+        let mut status = S::default();
+        match control(S::STAT_ANY, index, &raw mut status as u64) {
+            Ok(id) => found.push((id as i32, status)),
+            // Nothing has this index.
+            Err(e)
+                if matches!(
+                    e.raw_os_error(),
+                    Some(libc::EINVAL | libc::EIDRM | libc::EACCES)
+                ) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(found)
+}
+
 fn id(result: libc::c_long) -> io::Result<i32> {
     crate::check(result).map(|value| value as i32)
 }
@@ -226,6 +311,25 @@ mod tests {
         assert_eq!(size_of::<SegmentStatus>(), 112);
         assert_eq!(size_of::<SetStatus>(), 104);
         assert_eq!(size_of::<QueueStatus>(), 120);
+    }
+
+    #[test]
+    fn objects_are_found() {
+        let ids = || -> Vec<i32> {
+            let sets = all::<SetStatus>().unwrap();
+            sets.into_iter().map(|(id, _)| id).collect()
+        };
+        let made: Vec<i32> = (1..4)
+            .map(|count| semaphores(libc::IPC_PRIVATE, count, libc::IPC_CREAT | 0o600).unwrap())
+            .collect();
+        let all = all::<SetStatus>().unwrap();
+        for (set, count) in made.iter().zip(1..) {
+            let (_, status) = all.iter().find(|(id, _)| id == set).unwrap();
+            assert_eq!((status.semaphores, status.operated_at), (count, 0));
+            // SAFETY: no memory is passed.
+            unsafe { libc::syscall(libc::SYS_semctl, *set, 0, RMID) };
+        }
+        assert!(ids().iter().all(|id| !made.contains(id)));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Finding and saving the System V objects of a program, by system calls of its own: they see its IPC namespace, with its rights
-//! and its process ids.
+//! and its process ids. Only to list them, and where we see the same, that is left to ours: others may have made thousands.
 //!
 //! Nobody keeps a list of who uses an object, so there are rules:
 //!
@@ -11,8 +11,7 @@
 //! - What a stranger uses *as well* is an obstacle, for the restored program would have a copy of its own.
 
 use super::undo::{self, Adjustment};
-use super::{IpcImage, Label, MessageImage, QueueImage, SegmentImage, SetImage};
-use crate::abi::Pod;
+use super::{IpcImage, Label, MessageImage, QueueImage, SegmentImage, SetImage, list};
 use crate::capture::CaptureContext;
 use crate::error::{Obstacle, ProcError};
 use crate::image::hex::HexBytes;
@@ -87,7 +86,7 @@ impl Uses {
         ctx: &CaptureContext<'_>,
     ) -> Result<(), ProcError> {
         let user = ctx.status.uid.effective;
-        for (id, status) in all_sets(tracee)? {
+        for (id, status) in list::all::<SetStatus>(tracee, list::sees_the_same(ctx))? {
             let permissions = &status.permissions;
             let strange = permissions.uid != user && permissions.cuid != user;
             // On a set that nobody has operated on there is nothing to be taken back.
@@ -106,16 +105,6 @@ impl Uses {
         }
         Ok(())
     }
-}
-
-fn all_sets(tracee: &mut Tracee<'_>) -> Result<Vec<(i32, SetStatus)>, ProcError> {
-    list(
-        tracee,
-        "semctl",
-        |cmd, id, buffer| (libc::SYS_semctl, [id, 0, cmd as u64, buffer, 0, 0]),
-        (ipc::SEM_INFO, 7 * size_of::<i32>() as u64),
-        ipc::SEM_STAT_ANY,
-    )
 }
 
 /// The values of a set.
@@ -159,10 +148,11 @@ pub(crate) fn capture(
     members: Vec<i32>,
     uses: Uses,
 ) -> Result<IpcImage, ProcError> {
-    let elsewhere = in_another_namespace(ctx)?;
+    let elsewhere = list::in_another_namespace(ctx)?;
     let mut survey = Survey {
         ctx,
         elsewhere,
+        sees_the_same: list::sees_the_same(ctx),
         members,
         user: ctx.status.uid.effective,
         born: born(ctx),
@@ -174,17 +164,6 @@ pub(crate) fn capture(
     let none = image.segments.is_empty() && image.sets.is_empty() && image.queues.is_empty();
     image.namespace = elsewhere || !none;
     Ok(image)
-}
-
-fn in_another_namespace(ctx: &CaptureContext<'_>) -> Result<bool, ProcError> {
-    let ours = "/proc/self/ns/ipc";
-    match (ctx.proc.stat_of("ns/ipc"), rustix::fs::stat(ours)) {
-        (Ok(theirs), Ok(ours)) => Ok((theirs.st_dev, theirs.st_ino) != (ours.st_dev, ours.st_ino)),
-        // A kernel without IPC namespaces.
-        (Err(e), _) if e.errno() == Some(libc::ENOENT) => Ok(false),
-        (Err(e), _) => Err(e),
-        (_, Err(e)) => Err(ProcError::file("look at", ours)(e)),
-    }
 }
 
 /// When the program began, in seconds since 1970; 0 if that is not to be found out. Young objects are told by it.
@@ -205,6 +184,8 @@ struct Survey<'a> {
     ctx: &'a CaptureContext<'a>,
     /// Whether the program lives in an IPC namespace that is not ours.
     elsewhere: bool,
+    /// Whether we see objects and their users as the program does.
+    sees_the_same: bool,
     /// The processes that are saved, as they see themselves.
     members: Vec<i32>,
     user: u32,
@@ -234,23 +215,43 @@ impl Survey<'_> {
         if self.elsewhere {
             return Ok(Verdict::Take);
         }
-        // What was last used before the program began was used by another with an id that has been given again since.
-        let recent = changed_at.max(used_at) >= self.born && self.may_use(permissions);
+        if self.is_old(permissions, (changed_at, used_at)) {
+            return Ok(Verdict::Leave);
+        }
+        let recent = self.is_recent(permissions, (changed_at, used_at));
         let ours = recent && users.iter().any(|user| self.members.contains(user));
         let mut stranger = None;
         for &user in users.iter().filter(|user| !self.members.contains(user)) {
-            if user > 0 && lives(tracee, user)? {
+            if user > 0 && list::lives(tracee, user)? {
                 stranger = Some(user);
             }
         }
-        let young = changed_at >= self.born
-            && (permissions.uid == self.user || permissions.cuid == self.user);
+        let young = self.is_young(permissions, changed_at);
         Ok(match (ours, stranger) {
             (true, Some(stranger)) => Verdict::Shared(stranger),
             (true, None) => Verdict::Take,
             (false, None) if young => Verdict::TakeIfReadable,
             (false, _) => Verdict::Leave,
         })
+    }
+
+    /// Whether an object is not the program's, whoever has used it.
+    fn is_old(&self, permissions: &Permissions, (changed_at, used_at): (i64, i64)) -> bool {
+        !self.elsewhere
+            && !self.is_recent(permissions, (changed_at, used_at))
+            && !self.is_young(permissions, changed_at)
+    }
+
+    /// Whether the program may have used an object: what was last used before it began was used by another with an id that has
+    /// been given again since.
+    fn is_recent(&self, permissions: &Permissions, (changed_at, used_at): (i64, i64)) -> bool {
+        changed_at.max(used_at) >= self.born && self.may_use(permissions)
+    }
+
+    /// Whether the program may have made an object.
+    fn is_young(&self, permissions: &Permissions, changed_at: i64) -> bool {
+        let ours = permissions.uid == self.user || permissions.cuid == self.user;
+        changed_at >= self.born && ours
     }
 
     /// Whether the program can have used an object, as far as its owner and mode tell.
@@ -278,14 +279,7 @@ impl Survey<'_> {
         mut attached: BTreeMap<i32, Attachments>,
         image: &mut IpcImage,
     ) -> Result<(), ProcError> {
-        let all: Vec<(i32, SegmentStatus)> = list(
-            tracee,
-            "shmctl",
-            |cmd, id, buffer| (libc::SYS_shmctl, [id, cmd as u64, buffer, 0, 0, 0]),
-            (ipc::SHM_INFO, 0),
-            ipc::SHM_STAT_ANY,
-        )?;
-        for (id, status) in all {
+        for (id, status) in list::all::<SegmentStatus>(tracee, self.sees_the_same)? {
             let ours = attached.remove(&id).unwrap_or_default();
             let strangers = status.attached > ours.count;
             let mut verdict = Verdict::Take;
@@ -341,9 +335,13 @@ impl Survey<'_> {
         mut adjustments: BTreeMap<i32, Vec<Adjustment>>,
         image: &mut IpcImage,
     ) -> Result<(), ProcError> {
-        for (id, status) in all_sets(tracee)? {
+        for (id, status) in list::all::<SetStatus>(tracee, self.sees_the_same)? {
             let what = "semaphore set";
             let adjustments = adjustments.remove(&id).unwrap_or_default();
+            let times = (status.changed_at, status.operated_at);
+            if self.is_old(&status.permissions, times) {
+                continue;
+            }
             let mut users: Vec<i32> = adjustments.iter().map(|a| a.pid).collect();
             if !self.elsewhere {
                 for number in 0..status.semaphores {
@@ -351,14 +349,13 @@ impl Survey<'_> {
                     // Whose values may not be read are not the program's.
                     match tracee.syscall("semctl(GETPID)", libc::SYS_semctl, args) {
                         Ok(user) => users.push(user as i32),
-                        Err(e) if is_not_ours(&e) => break,
+                        Err(e) if list::is_not_ours(&e) => break,
                         Err(e) => return Err(e),
                     }
                 }
                 users.sort_unstable();
                 users.dedup();
             }
-            let times = (status.changed_at, status.operated_at);
             let verdict = self.judge(tracee, &status.permissions, times, &users)?;
             match verdict {
                 Verdict::Take | Verdict::TakeIfReadable => {}
@@ -381,14 +378,7 @@ impl Survey<'_> {
     }
 
     fn queues(&mut self, tracee: &mut Tracee<'_>, image: &mut IpcImage) -> Result<(), ProcError> {
-        let all: Vec<(i32, QueueStatus)> = list(
-            tracee,
-            "msgctl",
-            |cmd, id, buffer| (libc::SYS_msgctl, [id, cmd as u64, buffer, 0, 0, 0]),
-            (ipc::MSG_INFO, 0),
-            ipc::MSG_STAT_ANY,
-        )?;
-        for (id, status) in all {
+        for (id, status) in list::all::<QueueStatus>(tracee, self.sees_the_same)? {
             let what = "message queue";
             let users = [status.last_sender, status.last_receiver];
             let times = (status.changed_at, status.sent_at.max(status.received_at));
@@ -444,58 +434,6 @@ fn label(id: i32, permissions: &Permissions) -> Label {
         gid: permissions.gid,
         mode: permissions.mode & PERMISSION_BITS,
     }
-}
-
-/// Gone meanwhile, or somebody else's.
-fn is_not_ours(error: &ProcError) -> bool {
-    matches!(
-        error.errno(),
-        Some(libc::EINVAL | libc::EIDRM | libc::EACCES)
-    )
-}
-
-/// Whether a process that the tracee sees under this id exists.
-fn lives(tracee: &mut Tracee<'_>, pid: i32) -> Result<bool, ProcError> {
-    match tracee.syscall("kill", libc::SYS_kill, [pid as u64, 0, 0, 0, 0, 0]) {
-        Ok(_) => Ok(true),
-        Err(e) if e.errno() == Some(libc::ESRCH) => Ok(false),
-        Err(e) if e.errno() == Some(libc::EPERM) => Ok(true),
-        Err(e) => Err(e),
-    }
-}
-
-/// All objects of a kind: ids and status. `call` makes number and arguments of a control call from its command, an id or
-/// index, and a buffer; `info` is the command that tells how many there are, and where in its answer.
-fn list<T: Pod>(
-    tracee: &mut Tracee<'_>,
-    name: &'static str,
-    call: impl Fn(i32, u64, u64) -> (i64, [u64; 6]),
-    info: (i32, u64),
-    stat_any: i32,
-) -> Result<Vec<(i32, T)>, ProcError> {
-    let buffer = tracee.scratch().addr;
-    let (number, args) = call(info.0, 0, buffer.0);
-    let highest = match tracee.syscall(name, number, args) {
-        Ok(highest) => highest,
-        // A kernel without System V IPC.
-        Err(e) if e.errno() == Some(libc::ENOSYS) => return Ok(Vec::new()),
-        Err(e) => return Err(e),
-    };
-    let count = tracee.get::<i32>(buffer.offset(info.1))?.max(0) as usize;
-    let mut found = Vec::new();
-    for index in 0..=highest {
-        if found.len() == count {
-            break;
-        }
-        let (number, args) = call(stat_any, index, buffer.0);
-        match tracee.syscall(name, number, args) {
-            Ok(id) => found.push((id as i32, tracee.get(buffer)?)),
-            // Nothing has this index.
-            Err(e) if is_not_ours(&e) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(found)
 }
 
 /// Copies of the messages of a queue, which stay in it (`MSG_COPY`, which a kernel without checkpoint/restore lacks).

@@ -8,6 +8,7 @@
 //! No list tells who uses an object. What is saved is decided in [`capture`].
 
 pub mod capture;
+mod list;
 pub mod restore;
 pub mod undo;
 
