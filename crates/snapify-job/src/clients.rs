@@ -5,7 +5,7 @@ use crate::checkpoint::{
 };
 use crate::error::JobError;
 use crate::events::Observer;
-use crate::processes::{descends_from, has_ended, own_process, wait_readable};
+use crate::processes::{ancestors, has_ended, own_process, wait_readable};
 use crate::protocol::{ApplicationStatus, CheckpointReport, Reply, Request};
 use crate::runtime_dir::{
     RuntimeDir, control_socket, may_be_supervised, remove_stale, supervisor_pid,
@@ -56,8 +56,9 @@ pub fn applications() -> Result<Vec<ApplicationStatus>, JobError> {
 pub(crate) fn supervisor_of(pid: i32) -> Result<Option<(ApplicationStatus, PathBuf)>, JobError> {
     let mut folders = RuntimeDir::open()?.applications()?;
     // Others may stand still: they are not asked.
+    let ancestors = ancestors(pid);
     folders.retain(|folder| {
-        supervisor_pid(folder).is_none_or(|supervisor| descends_from(pid, supervisor))
+        supervisor_pid(folder).is_none_or(|supervisor| ancestors.contains(&supervisor))
     });
     let mut found = ask_all(folders, None)?.into_iter();
     Ok(found.find(|(status, _)| status.pid == pid || status.supervisor == pid))

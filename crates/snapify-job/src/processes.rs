@@ -86,19 +86,14 @@ pub(crate) fn has_ended(pid: i32) -> bool {
     matches!(state, Some(b'Z' | b'X'))
 }
 
-/// Whether a process is `ancestor`, or one of its children, their children and so on.
-pub(crate) fn descends_from(mut pid: i32, ancestor: i32) -> bool {
-    while pid > 0 {
-        if pid == ancestor {
-            return true;
-        }
+/// A process, its parent, the parent of that and so on.
+pub(crate) fn ancestors(pid: i32) -> Vec<i32> {
+    let parent = |&pid: &i32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
-        pid = parent
-            .and_then(|parent| parent.trim().parse().ok())
-            .unwrap_or(0);
-    }
-    false
+        parent?.trim().parse().ok().filter(|&parent| parent > 0)
+    };
+    std::iter::successors(Some(pid).filter(|&pid| pid > 0), parent).collect()
 }
 
 /// Finds the process that has id `inner` in the innermost namespace and is a descendant of `ancestor` (an id in ours).

@@ -69,14 +69,15 @@ pub fn keep(dir: &Path, timeline: &Timeline) -> Result<PathBuf, ReportError> {
         std::process::id()
     );
     let path = folder.join(name);
+    let mut text = serde_json::to_vec_pretty(timeline)
+        .map_err(|error| failed("write", &path)(error.into()))?;
+    text.push(b'\n');
     let mut file = tempfile::Builder::new()
         .prefix(".new-")
         .permissions(Permissions::from_mode(0o600))
         .tempfile_in(&folder)
         .map_err(failed("create a file in", &folder))?;
-    serde_json::to_writer_pretty(&mut file, timeline)
-        .map_err(|error| failed("write", &path)(error.into()))?;
-    file.write_all(b"\n").map_err(failed("write", &path))?;
+    file.write_all(&text).map_err(failed("write", &path))?;
     file.persist(&path)
         .map_err(|error| failed("put into place", &path)(error.error))?;
     let names = names(&folder).map_err(failed("read", &folder))?;
