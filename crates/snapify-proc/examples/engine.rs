@@ -89,7 +89,7 @@ fn save(
     if std::env::var_os("ENGINE_CLOSE_TCP").is_some() {
         frozen.set_outside(Outside::CloseTcp);
     }
-    let image = frozen.describe(&externals)?;
+    let outline = frozen.outline(&externals)?;
     let described = begin.elapsed();
     let pages = dir.join("pages.snap");
     let out = File::options()
@@ -98,19 +98,26 @@ fn save(
         .create(true)
         .truncate(true)
         .open(&pages)?;
-    let summary = if after == After::Live {
-        let copies = frozen.thaw_copied().map_err(|refused| refused.why)?;
+    let (summary, image) = if after == After::Live {
+        for failure in frozen.track(true) {
+            eprintln!("engine: {failure}");
+        }
+        let mut copies = frozen.thaw_copied().map_err(|refused| refused.why)?;
         eprintln!("engine: it goes on after {:?}", begin.elapsed());
+        let rest = copies.read_rest();
         let summary = copies.save_pages(out, "pages.snap", &())?;
+        let image = rest.complete(outline)?;
         copies.finish()?;
-        summary
+        (summary, image)
     } else {
+        let rest = frozen.read_rest();
         let summary = frozen.save_pages(out, "pages.snap", &())?;
+        let image = rest.complete(outline)?;
         match after {
             After::Stop => frozen.kill()?,
             _ => frozen.thaw()?,
         }
-        summary
+        (summary, image)
     };
     let saved = begin.elapsed();
     serde_json::to_writer(
@@ -167,7 +174,7 @@ fn follow(pid: &str, dir: &Path, rounds: &str, live: bool) -> Result<ExitCode, B
         // As it is handed from one process to another.
         let (text, descriptors) = tracking.into_parts()?;
         frozen.set_tracking(Tracking::from_parts(&text, descriptors)?);
-        let image = frozen.describe(&[])?;
+        let outline = frozen.outline(&[])?;
         if let Some(failure) = frozen.track(true).first() {
             return Err(failure.clone().into());
         }
@@ -180,14 +187,20 @@ fn follow(pid: &str, dir: &Path, rounds: &str, live: bool) -> Result<ExitCode, B
             .create(true)
             .truncate(true)
             .open(&path)?;
-        if live {
-            let copies = frozen.thaw_copied().map_err(|refused| refused.why)?;
+        let image = if live {
+            let mut copies = frozen.thaw_copied().map_err(|refused| refused.why)?;
+            let rest = copies.read_rest();
             copies.save_pages(out, "pages.snap", &())?;
+            let image = rest.complete(outline)?;
             copies.finish()?;
+            image
         } else {
+            let rest = frozen.read_rest();
             frozen.save_pages(out, "pages.snap", &())?;
+            let image = rest.complete(outline)?;
             frozen.thaw()?;
-        }
+            image
+        };
         tracking.saved_as((round + 1).to_string(), Some(&round.to_string()));
         let now = Memory::default();
         PageFile::open(File::open(&path)?, path.clone())?.fill(&now, &())?;

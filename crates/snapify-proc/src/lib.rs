@@ -44,4 +44,4 @@ pub use image::{ProcessImage, TreeImage};
 pub use memory::Form;
 pub use restore::{LaunchSpec, Orphans, RestorePlan, Restored, launch, preflight, restore};
 pub use tracking::{Changed, Changes, Tracking};
-pub use tree::{Copies, Frozen, NotCopied, reap_copies};
+pub use tree::{Copies, Frozen, NotCopied, Outline, Rest, reap_copies};

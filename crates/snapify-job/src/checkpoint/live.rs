@@ -5,7 +5,7 @@ use crate::events::Event;
 use crate::link::Link;
 use crate::snapshot::PAGES_FILE;
 use serde::{Deserialize, Serialize};
-use snapify_proc::{Changed, Copies, Form, Frozen, Pid, ProcError};
+use snapify_proc::{Changed, Copies, Form, Frozen, Pid, ProcError, Rest};
 use snapify_store::{PageFileSummary, WriteOptions};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -68,6 +68,15 @@ pub(super) fn stand_or_go_on(frozen: Frozen, live: bool, link: &Link) -> Standin
 }
 
 impl Standing {
+    /// Begins to read what the description of the application lacks.
+    pub(super) fn read_rest(&mut self) -> Rest {
+        match self {
+            Self::Frozen(frozen) => frozen.read_rest(),
+            Self::Copied(copies) => copies.read_rest(),
+            Self::Gone => Rest::default(),
+        }
+    }
+
     /// Writes the pages.
     pub(super) fn save_pages(
         &self,

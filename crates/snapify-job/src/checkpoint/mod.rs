@@ -129,21 +129,22 @@ fn take_snapshot(
         recorder.since(Actor::Host, "freeze", at);
         frozen.set_outside(manner.outside);
         frozen.set_tracking(std::mem::take(tracking));
-        let image = recorder.time(Actor::Host, "describe", || frozen.describe(externals));
-        if image.is_ok() {
+        let outline = recorder.time(Actor::Host, "describe", || frozen.outline(externals));
+        if outline.is_ok() {
             let track = || frozen.track(!stop);
             let failures = recorder.time(Actor::Host, "track", track);
             untracked = failures.into_iter().next();
         }
         *tracking = frozen.take_tracking();
-        let image = image.map_err(process)?;
-        let live = manner.is_live(application, image.private_bytes());
-        let standing = live::stand_or_go_on(frozen, live, link);
+        let outline = outline.map_err(process)?;
+        let live = manner.is_live(application, outline.image().private_bytes());
+        let mut standing = live::stand_or_go_on(frozen, live, link);
+        let rest = standing.read_rest();
         let until = Moment::now();
         if matches!(standing, Standing::Copied(_)) {
             recorder.note(Actor::Host, "stands still", at, until, None);
         }
-        Ok::<_, JobError>((standing, image, at, until.seconds_since(at)))
+        Ok::<_, JobError>((standing, (outline, rest), at, until.seconds_since(at)))
     };
     // What nobody but the engine has to do with is refused, if at all, before a directory is made for it. Looking at running
     // processes beforehand tells less: they come and go.
@@ -188,23 +189,31 @@ fn take_snapshot(
         None => Captures::default(),
     };
 
-    let ((mut standing, image, frozen_at, mut frozen_seconds), shared) = match early.take() {
-        Some(early) => early,
-        None => {
-            let shared = stdio::shared(application.host, true);
-            let mut externals: Vec<External> = Vec::new();
-            if let Some(paused) = &paused {
-                externals.extend(paused.externals.iter().map(crate::engine::external));
+    let ((mut standing, (outline, rest), frozen_at, mut frozen_seconds), shared) =
+        match early.take() {
+            Some(early) => early,
+            None => {
+                let shared = stdio::shared(application.host, true);
+                let mut externals: Vec<External> = Vec::new();
+                if let Some(paused) = &paused {
+                    externals.extend(paused.externals.iter().map(crate::engine::external));
+                }
+                externals.extend(shared.iter().map(|shared| shared.external.clone()));
+                (freeze(&externals)?, shared)
             }
-            externals.extend(shared.iter().map(|shared| shared.external.clone()));
-            (freeze(&externals)?, shared)
-        }
-    };
+        };
     let member = staging.member(HOST)?;
-    member.write_json(PROCESS_FILE, &image)?;
     let untracked = untracked.as_deref();
-    let plan = Plan::make(manner.sequence, &member, tracking, untracked, &image, link)?;
-    link.tell(Event::Total(plan.bytes(&standing, &image)));
+    let description = outline.image();
+    let plan = Plan::make(
+        manner.sequence,
+        &member,
+        tracking,
+        untracked,
+        description,
+        link,
+    )?;
+    link.tell(Event::Total(plan.bytes(&standing, description)));
     let saving = Moment::now();
     let pages = standing
         .save_pages(plan.form(), &manner.write, member.create(PAGES_FILE)?, link)
@@ -212,6 +221,9 @@ fn take_snapshot(
     let bytes = Some(pages.pages_stored * snapify_store::PAGE_SIZE);
     recorder.note(Actor::Host, "save pages", saving, Moment::now(), bytes);
     member.record_pages(PAGES_FILE, pages)?;
+    let complete = || rest.complete(outline);
+    let image = recorder.time(Actor::Host, "complete the description", complete);
+    let image = image.map_err(process)?;
 
     // What goes on may do so as soon as its own pages are safe; what is to end must not run again, or it would do
     // twice what it does between here and its end.
@@ -227,6 +239,7 @@ fn take_snapshot(
             Standing::Gone => frozen_seconds,
         };
     }
+    member.write_json(PROCESS_FILE, &image)?;
     captures.finish(link, &host, application.host, &recorder)?;
     recorder.since(Actor::Coordinator, "capture", capturing);
     let capture_seconds = captured.elapsed().as_secs_f64();

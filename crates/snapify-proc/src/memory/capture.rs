@@ -1,6 +1,7 @@
 //! Describing the address space of a frozen process.
 
 use super::classify::{Class, classify, place};
+use super::flags::{may_write, set_flags};
 use super::image::{
     Executable, FileImage, LayoutImage, MappingFlags, MappingImage, MappingKind, MemoryImage,
 };
@@ -55,6 +56,18 @@ impl Ranges {
             .iter()
             .filter(move |range| within(range))
             .copied()
+    }
+
+    /// Adds a mapping, behind those before, whose content a fork does not have.
+    pub(super) fn add_not_copied(&mut self, start: u64, end: u64) {
+        self.not_copied.push((start, end));
+    }
+
+    /// The first page that is saved at `start` or behind it, but before `end`.
+    pub(super) fn first_within(&self, start: u64, end: u64) -> Option<u64> {
+        let at = self.ranges.partition_point(|range| range.start < start);
+        let first = self.ranges.get(at).map(|range| range.start);
+        first.filter(|&first| first < end)
     }
 
     /// Bytes of all.
@@ -319,31 +332,30 @@ impl Work<'_> {
             let range = (mapping.start.0, mapping.end.0);
             self.ranges.not_copied.push(range);
         }
-        let mut flags = flags(mapping);
-        // The key for what can only be executed is the kernel's own choice.
-        if mapping.prot() != libc::PROT_EXEC || self.settings.keys.contains(&mapping.pkey) {
-            flags.key = mapping.pkey;
-        }
         if mapping.shared && !matches!(kind, MappingKind::External { .. }) {
             let found = self.looker.guards(mapping);
             let found = found.map_err(|e| self.pagemap_error(e))?;
             guards.extend(addresses(&found));
         }
-        flags.guards = guards;
         let mut written = Vec::new();
         if kind.is_private() && kind != MappingKind::Private {
             let ranges = self.ranges.ranges[begin..].iter();
             written.extend(ranges.map(|range| (RemoteAddr(range.start), range.bytes)));
         }
-        Ok(Some(MappingImage {
+        let mut image = MappingImage {
             start: mapping.start,
             end: mapping.end,
             prot: mapping.prot(),
             kind,
-            flags,
+            flags: MappingFlags {
+                guards,
+                ..MappingFlags::default()
+            },
             saved,
             written,
-        }))
+        };
+        set_flags(&mut image, mapping, &self.settings.keys);
+        Ok(Some(image))
     }
 
     /// Notes the pages of a private mapping that hold something (of a file's, only those that were written), and guard
@@ -380,10 +392,12 @@ impl Work<'_> {
 
     /// Whether the mapping is registered with our userfaultfd, which has tracked it since it was.
     fn is_ours(&self, mapping: &Mapping) -> bool {
-        let watched = mapping.flags.unwrap_or_default().has(VmFlags::UFFD_WP);
+        let (start, end) = (mapping.start.0, mapping.end.0);
+        let tracked = || is_tracked(&self.looker.pagemap, start, start + PAGE_SIZE);
         // The kernel refuses what is registered with another one.
-        let register = |uffd| uffd::register(uffd, mapping.start.0, mapping.end.0);
-        watched && self.uffd.is_some_and(|uffd| register(uffd).is_ok())
+        let register = |uffd| uffd::register(uffd, start, end);
+        let is_its = |uffd| tracked().is_ok_and(|tracked| tracked) && register(uffd).is_ok();
+        self.uffd.is_some_and(is_its)
     }
 
     fn pagemap_error(&self, error: std::io::Error) -> ProcError {
@@ -463,7 +477,7 @@ fn is_trackable(mapping: &Mapping) -> bool {
 }
 
 /// Whether a fork has the content of a private mapping, and keeps it.
-fn is_copied(mapping: &Mapping) -> bool {
+pub(super) fn is_copied(mapping: &Mapping) -> bool {
     let absent = [
         VmFlags::DONT_COPY,
         VmFlags::WIPE_ON_FORK,
@@ -474,56 +488,6 @@ fn is_copied(mapping: &Mapping) -> bool {
     let flags = mapping.flags.unwrap_or_default();
     // Pages of a removed file that were not written are those of the file, which others may write.
     !absent.into_iter().any(|flag| flags.has(flag)) && !mapping.marked_deleted()
-}
-
-fn may_write(mapping: &Mapping) -> bool {
-    mapping.flags.unwrap_or_default().has(VmFlags::MAY_WRITE)
-}
-
-/// The name that the program has given to memory.
-fn given_name(mapping: &Mapping) -> Option<String> {
-    let name = mapping.name.strip_prefix(b"[anon:");
-    let name = name.or_else(|| mapping.name.strip_prefix(b"[anon_shmem:"))?;
-    // The kernel allows printable ASCII only.
-    Some(String::from_utf8_lossy(name.strip_suffix(b"]")?).into_owned())
-}
-
-fn flags(mapping: &Mapping) -> MappingFlags {
-    let bits = mapping.flags.unwrap_or_default();
-    let advice = [
-        (VmFlags::DONT_COPY, libc::MADV_DONTFORK),
-        (VmFlags::WIPE_ON_FORK, libc::MADV_WIPEONFORK),
-        (VmFlags::DONT_DUMP, libc::MADV_DONTDUMP),
-        (VmFlags::HUGE_PAGE, libc::MADV_HUGEPAGE),
-        (VmFlags::NO_HUGE_PAGE, libc::MADV_NOHUGEPAGE),
-        (VmFlags::MERGEABLE, libc::MADV_MERGEABLE),
-        (VmFlags::SEQUENTIAL, libc::MADV_SEQUENTIAL),
-        (VmFlags::RANDOM, libc::MADV_RANDOM),
-    ];
-    if vdso::is_part(&mapping.name) {
-        return MappingFlags {
-            sealed: bits.has(VmFlags::SEALED),
-            ..MappingFlags::default()
-        };
-    }
-    MappingFlags {
-        grows_down: bits.has(VmFlags::GROWS_DOWN),
-        no_reserve: bits.has(VmFlags::NO_RESERVE),
-        accounted: bits.has(VmFlags::ACCOUNT) && !mapping.write,
-        locked: bits.has(VmFlags::LOCKED),
-        locked_on_fault: bits.has(VmFlags::LOCK_ON_FAULT),
-        sealed: bits.has(VmFlags::SEALED),
-        droppable: bits.has(VmFlags::DROPPABLE),
-        huge_page: mapping.huge_page(),
-        name: given_name(mapping),
-        key: 0,
-        advice: advice
-            .into_iter()
-            .filter(|(bit, _)| bits.has(*bit))
-            .map(|(_, advice)| advice)
-            .collect(),
-        guards: Vec::new(),
-    }
 }
 
 /// The range of an object's pages in whole pages.

@@ -129,7 +129,8 @@ fn file_type(mapping: &Mapping) -> Option<FileType> {
     }
 }
 
-fn flag_obstacle(mapping: &Mapping) -> Option<&'static str> {
+/// What of the flags of a mapping stands in the way of saving it.
+pub(super) fn flag_obstacle(mapping: &Mapping) -> Option<&'static str> {
     let flags = mapping.flags.unwrap_or_default();
     let any = |bits: &[VmFlags]| bits.iter().any(|&bit| flags.has(bit));
     if any(&[VmFlags::IO, VmFlags::PFN_MAP, VmFlags::MIXED_MAP]) {

@@ -28,6 +28,22 @@ impl Held {
         objects: Vec<PageRange>,
         source: &dyn PageSource,
     ) -> Result<Self, ProcError> {
+        let none = Self {
+            pieces: BTreeMap::new(),
+            objects: Some(objects),
+        };
+        none.read_more(wanted, source)
+    }
+
+    /// Reads `wanted`, which is not here yet, as well.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(super) fn read_more(
+        mut self,
+        wanted: &[PageRange],
+        source: &dyn PageSource,
+    ) -> Result<Self, ProcError> {
         let mut tasks = Vec::new();
         for range in wanted {
             let mut at = 0;
@@ -61,10 +77,9 @@ impl Held {
             }),
         };
         result.map_err(ProcError::system("read memory that a fork does not copy"))?;
-        Ok(Self {
-            pieces: done.into_inner().unwrap_or_else(|e| e.into_inner()),
-            objects: Some(objects),
-        })
+        let done: BTreeMap<_, _> = done.into_inner().unwrap_or_else(|e| e.into_inner());
+        self.pieces.extend(done);
+        Ok(self)
     }
 
     /// What of the objects is to be written, if they are among these pages.

@@ -132,6 +132,28 @@ pub(crate) fn hold(memories: &[SavedMemory<'_>], objects: &Objects) -> Result<He
     Held::read(&wanted, of_objects, &source)
 }
 
+/// Keeps `wanted`, pages of `memories`, beside what is `held` already.
+///
+/// # Errors
+/// If something cannot be read.
+pub(crate) fn hold_more(
+    held: Held,
+    wanted: &[PageRange],
+    memories: &[SavedMemory<'_>],
+    objects: &Objects,
+) -> Result<Held, ProcError> {
+    let source = Source::new(memories, objects)?;
+    held.read_more(wanted, &source)
+}
+
+/// The private memory that a copy by fork would not have, as far as that is known.
+pub(crate) fn not_copied(memories: &[SavedMemory<'_>]) -> Vec<PageRange> {
+    let all = memories
+        .iter()
+        .flat_map(|memory| memory.ranges.not_copied());
+    all.collect()
+}
+
 /// How many bytes [`hold`] would keep.
 ///
 /// # Errors
@@ -155,9 +177,7 @@ fn to_hold(
         matches!(source, Some(ObjectSource::Bytes(_)))
     };
     let mut wanted: Vec<PageRange> = of_objects.iter().filter(|r| !is_ours(r)).copied().collect();
-    for memory in memories {
-        wanted.extend(memory.ranges.not_copied());
-    }
+    wanted.extend(not_copied(memories));
     wanted
 }
 

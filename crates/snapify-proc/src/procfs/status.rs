@@ -92,6 +92,10 @@ pub struct Status {
     pub shadow_stack: bool,
     /// Whether this is a kernel thread.
     pub kernel_thread: bool,
+    /// KiB of mappings that are locked in memory (mlock(2)).
+    pub locked_kib: u64,
+    /// KiB of huge TLB pages.
+    pub huge_tlb_kib: u64,
 }
 
 impl Status {
@@ -153,6 +157,8 @@ impl Status {
                 .optional(b"x86_Thread_features")
                 .is_some_and(|value| text::words(value).any(|word| word == b"shstk")),
             kernel_thread: flag(b"Kthread"),
+            locked_kib: fields.kib(b"VmLck"),
+            huge_tlb_kib: fields.kib(b"HugetlbPages"),
         })
     }
 
@@ -234,6 +240,14 @@ impl<'a> Fields<'a> {
             .collect()
     }
 
+    /// `123 kB`; nothing for what has no memory.
+    fn kib(&self, name: &[u8]) -> u64 {
+        let number = text::words(self.optional(name).unwrap_or_default()).next();
+        number
+            .and_then(|number| text::unsigned(number, 10))
+            .unwrap_or(0)
+    }
+
     fn mask(&self, name: &[u8]) -> u64 {
         self.optional(name)
             .and_then(|value| text::unsigned(value, 16))
@@ -251,7 +265,7 @@ FDSize:\t64\nGroups:\t4 24 100 \nNStgid:\t500\t30\t2\nNSpid:\t501\t31\t3\nNSpgid
 NSsid:\t400\t0\t0\nKthread:\t0\nThreads:\t12\nSigPnd:\t0000000000000002\nShdPnd:\t0000000000000200\n\
 SigBlk:\tfffffffe7ffbfeff\nSigIgn:\t0000000000001000\nSigCgt:\t0000000180000440\n\
 CapInh:\t0\nCapPrm:\t1\nCapEff:\t2\nCapBnd:\t000001ffffffffff\nCapAmb:\t4\nNoNewPrivs:\t1\nSeccomp:\t2\n\
-x86_Thread_features:\tshstk wrss \n";
+x86_Thread_features:\tshstk wrss \nVmLck:\t      12 kB\nHugetlbPages:\t    2048 kB\n";
 
     #[test]
     fn a_nested_thread_is_read() {
@@ -277,6 +291,7 @@ x86_Thread_features:\tshstk wrss \n";
                 && !status.is_dead()
         );
         assert_eq!((status.threads, status.seccomp), (12, 2));
+        assert_eq!((status.locked_kib, status.huge_tlb_kib), (12, 2048));
     }
 
     #[test]

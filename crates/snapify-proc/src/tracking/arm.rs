@@ -51,14 +51,43 @@ impl Watch {
         self.guards_known = known;
     }
 
+    /// Whether this is one of them.
+    fn has(&self, start: u64, end: u64) -> bool {
+        let found = self.mappings.binary_search_by_key(&start, |one| one.start);
+        found.is_ok_and(|at| self.mappings[at].end == end)
+    }
+
     /// Mappings next to each other, in one.
     fn joined(&self) -> impl Iterator<Item = &[Watched]> {
         (self.mappings).chunk_by(|a, b| a.end == b.start && a.of_file == b.of_file)
     }
 }
 
+/// What tracks the memory of a process.
+#[derive(Debug)]
+pub(crate) struct Armed {
+    pub(crate) uffd: OwnedFd,
+    /// How many bytes of its mappings are not tracked.
+    pub(crate) untracked: u64,
+    /// Whether somebody else watches one of them.
+    watched: bool,
+}
+
+impl Armed {
+    /// Whether nobody else watches any of the mappings of the process at `spans`, among which are those that are tracked: the kernel
+    /// takes no second one to watch a mapping. Of the others nothing is tracked afterwards either.
+    pub(crate) fn is_alone(&self, watch: &Watch, spans: impl Iterator<Item = (u64, u64)>) -> bool {
+        let mut others = spans.filter(|&(start, end)| !watch.has(start, end));
+        let is_free = |(start, end)| match uffd::register(&self.uffd, start, end) {
+            Ok(()) => uffd::unregister(&self.uffd, start, end).is_ok(),
+            Err(e) => e.raw_os_error() != Some(libc::EBUSY),
+        };
+        !self.watched && others.all(is_free)
+    }
+}
+
 /// Arms the memory of a frozen process: pages that are written from now on can be told from the others. `uffd` is what has tracked it
-/// so far. Returns what does now, and how many bytes of its mappings are not tracked.
+/// so far.
 ///
 /// # Errors
 /// If it cannot be tracked; then nothing of it is.
@@ -66,18 +95,28 @@ pub(crate) fn arm(
     process: &mut FrozenProcess,
     ranges: &Ranges,
     uffd: Option<OwnedFd>,
-) -> Result<(OwnedFd, u64), ProcError> {
+) -> Result<Armed, ProcError> {
     if let Some(uffd) = uffd {
         match protect_all(&process.proc, ranges, uffd.as_fd()) {
-            Ok(untracked) => return Ok((uffd, untracked)),
+            Ok((untracked, watched)) => {
+                return Ok(Armed {
+                    uffd,
+                    untracked,
+                    watched,
+                });
+            }
             // It belongs to an address space that the process had before an exec(2).
             Err(error) => tracing::debug!(pid = process.pid.0, "tracking anew: {error}"),
         }
     }
     let at = memory::syscall_instruction(process.pid, &process.proc.maps()?)?;
     let uffd = process.with_bare_tracee(at, create)?;
-    let untracked = protect_all(&process.proc, ranges, uffd.as_fd())?;
-    Ok((uffd, untracked))
+    let (untracked, watched) = protect_all(&process.proc, ranges, uffd.as_fd())?;
+    Ok(Armed {
+        uffd,
+        untracked,
+        watched,
+    })
 }
 
 /// The same, for a process that is being built, and whose content is complete.
@@ -120,11 +159,15 @@ fn fetch(pid: Pid, number: i32) -> Result<OwnedFd, ProcError> {
     )))
 }
 
-/// Registers and protects what can be, and returns the bytes of what cannot.
-fn protect_all(proc: &ProcDir, ranges: &Ranges, uffd: BorrowedFd<'_>) -> Result<u64, ProcError> {
+/// Registers and protects what can be. Returns the bytes of what cannot, and whether that is because of somebody else who watches it.
+fn protect_all(
+    proc: &ProcDir,
+    ranges: &Ranges,
+    uffd: BorrowedFd<'_>,
+) -> Result<(u64, bool), ProcError> {
     let failed = || ProcError::system(format!("track the memory of process {}", proc.pid()));
     let mut tracked = Vec::new();
-    let mut untracked = 0;
+    let (mut untracked, mut watched) = (0, false);
     for group in ranges.watch.joined() {
         let (Some(first), Some(last)) = (group.first(), group.last()) else {
             continue;
@@ -139,7 +182,10 @@ fn protect_all(proc: &ProcDir, ranges: &Ranges, uffd: BorrowedFd<'_>) -> Result<
                 for one in group {
                     match uffd::register(uffd, one.start, one.end) {
                         Ok(()) => tracked.push(*one),
-                        Err(e) if is_refusal(&e) => untracked += one.end - one.start,
+                        Err(e) if is_refusal(&e) => {
+                            untracked += one.end - one.start;
+                            watched |= e.raw_os_error() == Some(libc::EBUSY);
+                        }
                         Err(e) => return Err(failed()(e)),
                     }
                 }
@@ -155,7 +201,7 @@ fn protect_all(proc: &ProcDir, ranges: &Ranges, uffd: BorrowedFd<'_>) -> Result<
         false => Categories::NONE,
     };
     parts::each(&orders, bytes, |order| order.carry_out(&pagemap, not_pages)).map_err(failed())?;
-    Ok(untracked)
+    Ok((untracked, watched))
 }
 
 /// Whether it is about a mapping: somebody else watches it, or it is of a kind that cannot be tracked.

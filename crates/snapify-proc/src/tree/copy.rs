@@ -5,12 +5,12 @@
 //! not see it. It never executes an instruction of the program: it is traced from its beginning, and killed by the kernel if
 //! this process ends. The original must wait for it, by another remote call, once it is dead.
 
-use super::{Described, Frozen, Member, exists, find, has_ended};
+use super::{Described, Frozen, Member, Rest, exists, find, has_ended};
 use crate::capture::Objects;
 use crate::error::ProcError;
 use crate::freeze::FrozenProcess;
 use crate::ids::{Pid, RemoteAddr};
-use crate::memory::{self, Form, Held, Ranges, SavedMemory, room};
+use crate::memory::{self, Form, Held, Ranges, SavedMemory, Unflagged, room};
 use crate::procfs::ProcDir;
 use crate::ptrace::Running;
 use crate::remote::Tracee;
@@ -19,6 +19,7 @@ use snapify_store::{PageFileSummary, Progress, SpaceId, WriteOptions};
 use snapify_sys::clone::{COPY_FLAGS, CloneArgs};
 use snapify_sys::process;
 use snapify_sys::ptrace::OPTION_EXIT_KILL;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
@@ -39,6 +40,7 @@ pub struct Copies {
     copies: Vec<Copy>,
     held: Held,
     objects: Objects,
+    unflagged: Vec<Option<Unflagged>>,
 }
 
 /// Processes that could not be copied, and why.
@@ -74,6 +76,7 @@ impl Frozen {
             Ok(held) => held,
             Err(error) => return Err(self.not_copied(described, error)),
         };
+        let mut described = described;
         let mut made = Vec::new();
         for (process, memory) in self.processes.iter_mut().zip(&described.memories) {
             if memory.is_none() {
@@ -87,6 +90,13 @@ impl Frozen {
                 }
             }
         }
+        let held = match self.hold_missing(&mut described, &made, held) {
+            Ok(held) => held,
+            Err(error) => {
+                self.abandon(&made);
+                return Err(self.not_copied(described, error));
+            }
+        };
         let memories = described.memories.into_iter().flatten();
         let copies = made.into_iter().zip(memories);
         let copies = Copies {
@@ -102,6 +112,7 @@ impl Frozen {
                 .collect(),
             held,
             objects: described.objects,
+            unflagged: described.unflagged,
         };
         // Who has been killed meanwhile does not go on; what was copied of it is whole.
         if let Err(error) = self.thaw() {
@@ -119,9 +130,44 @@ impl Frozen {
     fn hold(&self, described: &Described) -> Result<Held, ProcError> {
         let memories = self.memories(described);
         let copied: u64 = memories.iter().map(|memory| memory.ranges.bytes()).sum();
-        let needed = memory::held_bytes(&memories, &described.objects)?
-            .saturating_add(copied)
-            .saturating_add(RESERVE);
+        let needed = memory::held_bytes(&memories, &described.objects)?.saturating_add(copied);
+        self.check_room(needed)?;
+        memory::hold(&memories, &described.objects)
+    }
+
+    /// Keeps what turns out, once there are copies, to be missing in them.
+    fn hold_missing(
+        &self,
+        described: &mut Described,
+        made: &[(Pid, ProcDir, Pid, Pid)],
+        held: Held,
+    ) -> Result<Held, ProcError> {
+        let mut missing = Vec::new();
+        let memories = described.memories.iter_mut().zip(&mut described.unflagged);
+        for (process, (memory, unflagged)) in self.processes.iter().zip(memories) {
+            let copy = made.iter().find(|(_, _, of, _)| *of == process.pid);
+            if let (Some((_, ranges)), Some(unflagged), Some((_, copy, ..))) =
+                (memory, unflagged, copy)
+            {
+                unflagged.compare(copy, ranges)?;
+                missing.push(process.pid);
+            }
+        }
+        let mut memories = self.memories(described);
+        memories.retain(|memory| missing.contains(&memory.pid));
+        let wanted = memory::not_copied(&memories);
+        if wanted.is_empty() {
+            return Ok(held);
+        }
+        let copied: u64 = memories.iter().map(|memory| memory.ranges.bytes()).sum();
+        let bytes: u64 = wanted.iter().map(|range| range.bytes).sum();
+        self.check_room(bytes.saturating_add(copied))?;
+        memory::hold_more(held, &wanted, &memories, &described.objects)
+    }
+
+    /// Whether so much more memory may be used.
+    fn check_room(&self, bytes: u64) -> Result<(), ProcError> {
+        let needed = bytes.saturating_add(RESERVE);
         if let Some(left) = room::available(&self.processes[0].proc)
             && left < needed
         {
@@ -136,7 +182,7 @@ impl Frozen {
                 source: io::Error::other(why),
             });
         }
-        memory::hold(&memories, &described.objects)
+        Ok(())
     }
 
     /// Ends copies of which not all could be made.
@@ -274,6 +320,13 @@ impl Copies {
                 },
             }
         })
+    }
+
+    /// Begins to read what the [outline](Frozen::outline) of the processes lacks.
+    pub fn read_rest(&mut self) -> Rest {
+        let copies: HashMap<Pid, Pid> = self.copies.iter().map(|c| (c.of, c.pid)).collect();
+        let shown_by = move |pid| copies.get(&pid).copied().unwrap_or(pid);
+        Rest::read(std::mem::take(&mut self.unflagged), shown_by)
     }
 
     /// Which of the pages have changed.

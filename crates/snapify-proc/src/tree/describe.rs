@@ -1,6 +1,6 @@
 //! Describing a frozen tree.
 
-use super::{Described, Frozen, shares};
+use super::{Described, Flags, Frozen, outline, shares};
 use crate::capture::{CaptureContext, Gathered};
 use crate::check;
 use crate::error::ProcError;
@@ -10,7 +10,7 @@ use crate::freeze::FrozenProcess;
 use crate::ids::{Pid, Tid};
 use crate::image::{EndedProcess, IMAGE_VERSION, Kin, ProcessImage, Shares, TreeImage};
 use crate::ipc::IpcImage;
-use crate::memory::{self, MemoryImage, Ranges};
+use crate::memory::{self, MemoryImage, Ranges, Unflagged};
 use crate::procfs::ProcDir;
 use crate::procfs::maps::Mapping;
 use crate::procfs::status::Status;
@@ -31,10 +31,13 @@ struct Seen {
     kin: Kin,
     /// Indices of those that it shares memory, files, directory and handlers with.
     shares: [Option<usize>; 4],
+    /// Whether its mappings have their flags.
+    flagged: bool,
 }
 
 pub(super) fn describe(
     frozen: &mut Frozen,
+    flags: Flags,
     externals: &[External],
 ) -> Result<(TreeImage, Described), ProcError> {
     let relations = Relations::find(frozen)?;
@@ -57,7 +60,7 @@ pub(super) fn describe(
     }
     let mut seen = Vec::with_capacity(pids.len());
     for (process, shares) in frozen.processes.iter().zip(shares) {
-        seen.push(Seen::look(process, &relations, shares)?);
+        seen.push(Seen::look(process, &relations, shares, (flags, externals))?);
     }
     let members: HashMap<Pid, Pid> = relations.members();
     let tracking = &frozen.tracking;
@@ -164,16 +167,26 @@ pub(super) fn describe(
         objects: Vec::new(),
     };
     gathered.scratch().capture(&mut image, &gathered);
+    let unflagged = seen.iter().map(|process| process.unflagged(externals));
+    let unflagged: Vec<_> = unflagged.collect();
     let (objects, mut obstacles) = gathered.finish();
     obstacles.extend(restore::foresee(&image));
     if !obstacles.is_empty() {
+        // The user is told of everything at once.
+        let flagged = outline::read(&unflagged, |pid| pid)?;
+        obstacles.extend(outline::complete(&mut image, flagged));
         return Err(ProcError::Unsupported {
             pid: frozen.pid(),
             obstacles,
         });
     }
     image.objects = objects.images.clone();
-    Ok((image, Described { memories, objects }))
+    let described = Described {
+        memories,
+        objects,
+        unflagged,
+    };
+    Ok((image, described))
 }
 
 /// What a process is in its tree.
@@ -295,19 +308,35 @@ impl Seen {
         process: &FrozenProcess,
         relations: &Relations,
         shares: [Option<usize>; 4],
+        (flags, externals): (Flags, &[External]),
     ) -> Result<Self, ProcError> {
         let proc = ProcDir::open(process.pid)?;
-        let mut maps = proc.smaps()?;
+        let status = proc.status()?;
+        let mut maps = proc.maps()?;
+        let is_last = |maps: &[_]| {
+            flags == Flags::Last && !memory::are_needed_first(maps, &status, externals)
+        };
+        let flagged = !is_last(&maps);
+        if flagged {
+            maps = proc.smaps()?;
+        }
         memory::names::find(&mut maps);
         Ok(Self {
             pid: process.pid,
-            status: proc.status()?,
+            status,
             maps,
+            flagged,
             threads: process.threads.iter().map(|t| (t.tid, t.inner)).collect(),
             kin: relations.kin(process.pid)?,
             shares,
             proc,
         })
+    }
+
+    /// What is left out of the description of its memory, if that is its own.
+    fn unflagged(&self, externals: &[External]) -> Option<Unflagged> {
+        let complete = self.flagged || self.shares[0].is_some();
+        (!complete).then(|| Unflagged::new(self.pid, &self.maps, externals))
     }
 }
 

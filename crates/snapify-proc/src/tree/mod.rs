@@ -4,10 +4,12 @@
 mod copy;
 mod describe;
 mod find;
+mod outline;
 mod shares;
 
 pub use copy::{Copies, NotCopied, reap_copies};
 pub(crate) use find::{Member, find};
+pub use outline::{Outline, Rest};
 
 use crate::capture::Objects;
 use crate::error::{Obstacle, ProcError};
@@ -16,7 +18,7 @@ use crate::freeze::FrozenProcess;
 use crate::ids::{Pid, Tid};
 use crate::image::TreeImage;
 use crate::memory::Form;
-use crate::memory::{self, Held, Ranges, SavedMemory};
+use crate::memory::{self, Held, Ranges, SavedMemory, Unflagged};
 use crate::tracking::{self, Changed, Changes, Tracking};
 use snapify_store::{PageFileSummary, Progress, SpaceId, WriteOptions};
 use snapify_sys::process;
@@ -41,11 +43,22 @@ pub struct Frozen {
     described: Option<Described>,
 }
 
+/// When the flags of mappings are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Flags {
+    /// Before anything else.
+    First,
+    /// When the rest is known, if nothing of that depends on them.
+    Last,
+}
+
 #[derive(Debug)]
 struct Described {
     /// Of each process: its page space and what of its memory is saved; none if the memory is another's.
     memories: Vec<Option<(SpaceId, Ranges)>>,
     objects: Objects,
+    /// Of each process, if its memory was described without flags.
+    unflagged: Vec<Option<Unflagged>>,
 }
 
 impl Frozen {
@@ -137,7 +150,24 @@ impl Frozen {
     /// [`ProcError::Unsupported`] with everything that stands in the way; [`ProcError::Died`] if one is killed
     /// meanwhile. Otherwise all stay frozen.
     pub fn describe(&mut self, externals: &[External]) -> Result<TreeImage, ProcError> {
-        match describe::describe(self, externals) {
+        self.describe_with(Flags::First, externals)
+    }
+
+    /// As [`Self::describe`], without what takes as long as half a copy of the memory. It may be had [later](Outline).
+    ///
+    /// # Errors
+    /// As [`Self::describe`].
+    pub fn outline(&mut self, externals: &[External]) -> Result<Outline, ProcError> {
+        let image = self.describe_with(Flags::Last, externals)?;
+        Ok(Outline::new(image))
+    }
+
+    fn describe_with(
+        &mut self,
+        flags: Flags,
+        externals: &[External],
+    ) -> Result<TreeImage, ProcError> {
+        match describe::describe(self, flags, externals) {
             Ok((image, described)) => {
                 self.tracking.set_objects(described.objects.keyed());
                 self.described = Some(described);
@@ -180,10 +210,11 @@ impl Frozen {
     /// must have been described. Returns what cannot be tracked, in words: it will count as changed.
     pub fn track(&mut self, go_on: bool) -> Vec<String> {
         let mut failures = Vec::new();
-        let Some(described) = &self.described else {
+        let Some(described) = &mut self.described else {
             return failures;
         };
-        for (process, memory) in self.processes.iter_mut().zip(&described.memories) {
+        let memories = described.memories.iter().zip(&mut described.unflagged);
+        for (process, (memory, unflagged)) in self.processes.iter_mut().zip(memories) {
             let Some((space, ranges)) = memory else {
                 continue;
             };
@@ -193,17 +224,30 @@ impl Frozen {
             }
             let before = self.tracking.take_uffd(process.pid);
             match tracking::arm(process, ranges, before) {
-                Ok((uffd, untracked)) => {
-                    self.tracking.set_uffd(process.pid, Some(uffd));
+                Ok(armed) => {
+                    let untracked = armed.untracked;
                     if untracked > 0 {
                         let pid = process.pid;
                         tracing::debug!(pid = pid.0, untracked, "bytes of mappings");
                     }
+                    if let Some(unflagged) = unflagged
+                        && armed.is_alone(&ranges.watch, unflagged.spans())
+                    {
+                        unflagged.set_unwatched();
+                    }
+                    self.tracking.set_uffd(process.pid, Some(armed.uffd));
                 }
                 Err(error) => failures.push(error.to_string()),
             }
         }
         failures
+    }
+
+    /// Begins to read what the [outline](Self::outline) of the processes lacks. They must stand still until it is complete.
+    pub fn read_rest(&mut self) -> Rest {
+        let described = self.described.as_mut();
+        let unflagged = described.map(|described| std::mem::take(&mut described.unflagged));
+        Rest::read(unflagged.unwrap_or_default(), |pid| pid)
     }
 
     /// What is known for later checkpoints.

@@ -70,6 +70,59 @@ fn what_is_saved_is_one_moment() {
     }
 }
 
+#[test]
+fn what_a_copy_does_not_have_is_saved_too() {
+    for user in User::all() {
+        let stage = Stage::of("live", "flags", user);
+        for kind in ["plain", "left-out", "locked", "nameless"] {
+            let original = stage.start_with(|command| {
+                command.arg(kind);
+            });
+            for round in 0..2_u64 {
+                std::thread::sleep(Duration::from_micros(round * 7919));
+                let engine = save_live(&stage, original.pid(), &format!("{kind}{round}"));
+                let output = engine.wait_with_output().unwrap();
+                let text = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{kind}: {text}");
+            }
+            original.go_on_and_be_fine();
+            for round in 0..2 {
+                let restored = stage.restore(&format!("{kind}{round}"));
+                restored.go_on_and_be_fine();
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_that_another_process_watches_is_refused() {
+    for user in User::all() {
+        let stage = Stage::of("live", "flags", user);
+        for kind in ["watched", "watched-file"] {
+            let start = |command: &mut std::process::Command| {
+                command.arg(kind);
+            };
+            let program = stage.start_with(start);
+            let save = |live: bool| {
+                let mut engine = stage.engine();
+                engine.arg("save").arg(program.pid().to_string());
+                engine.arg(stage.path("none"));
+                engine.args(live.then_some("--live"));
+                let output = engine.output().unwrap();
+                assert!(!output.status.success(), "{kind}");
+                String::from_utf8_lossy(&output.stderr).into_owned()
+            };
+            for text in [stage.check(program.pid()), save(false), save(true)] {
+                assert!(
+                    text.contains("it is watched with userfaultfd"),
+                    "{kind}: {text}"
+                );
+            }
+            program.go_on_and_be_fine();
+        }
+    }
+}
+
 /// The engine hangs in the writing of pages while the copies are there.
 fn hanging(stage: &Stage, program: &Running) -> (Child, Vec<i32>, File) {
     let folder = stage.path("hangs");
