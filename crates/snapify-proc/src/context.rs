@@ -7,7 +7,7 @@ use crate::attributes::{Attributes, write_own};
 use crate::capture::CaptureContext;
 use crate::clocks::ClocksImage;
 use crate::error::{Obstacle, ProcError};
-use crate::files::directory::{RemovedDirectory, temporary_name};
+use crate::files::directory::RemovedDirectory;
 use crate::ldt;
 use crate::path::ImagePath;
 use crate::privileges::Privileges;
@@ -29,6 +29,9 @@ pub struct ContextImage {
     /// Whether the working directory was removed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub directory_removed: bool,
+    /// More about it, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removed_directory: Option<RemovedDirectory>,
     /// File mode creation mask.
     pub umask: u32,
     /// User and group id. All of real, effective, saved and file-system id are the same.
@@ -83,13 +86,15 @@ pub fn capture(
         ctx.refuse(obstacle);
     }
     let directory_removed = stat.st_nlink == 0;
-    if directory_removed {
-        directory = RemovedDirectory::new(&directory, &stat).was;
+    let removed_directory = directory_removed.then(|| RemovedDirectory::new(&directory, &stat));
+    if let Some(removed) = &removed_directory {
+        directory = removed.was.clone();
     }
     let owner = (status.uid.real, status.gid.real);
     Ok(ContextImage {
         directory,
         directory_removed,
+        removed_directory,
         umask: status.umask.unwrap_or(0o022),
         owner,
         // Others are refused.
@@ -152,10 +157,17 @@ pub fn restore(
     image: &ContextImage,
     ctx: &mut RestoreContext<'_>,
 ) -> Result<(), ProcError> {
-    if image.directory_removed {
-        change_to_removed(tracee, &image.directory)?;
-    } else {
-        change_to(tracee, &image.directory)?;
+    match &image.removed_directory {
+        Some(removed) => change_to(tracee, &ctx.removed_directory(removed)?)?,
+        None if image.directory_removed => {
+            let removed = RemovedDirectory {
+                was: image.directory.clone(),
+                mode: 0o700,
+                identity: None,
+            };
+            change_to(tracee, &ctx.removed_directory(&removed)?)?;
+        }
+        None => change_to(tracee, &image.directory)?,
     }
     tracee.syscall(
         "umask",
@@ -172,31 +184,6 @@ fn change_to(tracee: &mut Tracee<'_>, path: &Path) -> Result<(), ProcError> {
         .syscall("chdir", libc::SYS_chdir, [at.0, 0, 0, 0, 0, 0])
         .map(drop)
         .map_err(|error| about(error, "change to", path))
-}
-
-/// Makes a directory, changes to it and removes it: where it was if that name is free, or in the directory for temporary files.
-fn change_to_removed(tracee: &mut Tracee<'_>, was: &Path) -> Result<(), ProcError> {
-    let make = |tracee: &mut Tracee<'_>, path: &Path| {
-        let at = tracee.put_cstr(path)?;
-        tracee
-            .syscall("mkdir", libc::SYS_mkdir, [at.0, 0o700, 0, 0, 0, 0])
-            .map(drop)
-            .map_err(|error| about(error, "make", path))
-    };
-    let path = match make(tracee, was) {
-        Ok(()) => was.to_owned(),
-        Err(_) => {
-            let path = temporary_name("directory");
-            make(tracee, &path)?;
-            path
-        }
-    };
-    let changed = change_to(tracee, &path);
-    let at = tracee.put_cstr(&path)?;
-    tracee
-        .syscall("rmdir", libc::SYS_rmdir, [at.0, 0, 0, 0, 0, 0])
-        .map_err(|error| about(error, "remove", &path))?;
-    changed
 }
 
 fn about(error: ProcError, what: &'static str, path: &Path) -> ProcError {

@@ -4,7 +4,7 @@
 
 use crate::error::{Obstacle, ProcError};
 use crate::path::ImagePath;
-use rustix::fs::Stat;
+use rustix::fs::{Stat, Timespec};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
@@ -92,11 +92,31 @@ impl FileIdentity {
 /// for times beyond them.
 #[must_use]
 pub fn modified_ns(stat: &Stat) -> i64 {
-    let nanoseconds = i64::try_from(stat.st_mtime_nsec).unwrap_or(0);
-    stat.st_mtime
-        .saturating_mul(1_000_000_000)
-        .saturating_add(nanoseconds)
+    nanoseconds(stat.st_mtime, stat.st_mtime_nsec)
 }
+
+/// Time of the last reading of the content, likewise.
+#[must_use]
+pub(crate) fn read_ns(stat: &Stat) -> i64 {
+    nanoseconds(stat.st_atime, stat.st_atime_nsec)
+}
+
+fn nanoseconds(seconds: i64, nanoseconds: u64) -> i64 {
+    seconds
+        .saturating_mul(NANOSECONDS)
+        .saturating_add(i64::try_from(nanoseconds).unwrap_or(0))
+}
+
+/// For utimensat(2).
+pub(crate) fn timespec(ns: i64) -> Timespec {
+    Timespec {
+        tv_sec: ns.div_euclid(NANOSECONDS),
+        tv_nsec: ns.rem_euclid(NANOSECONDS),
+    }
+}
+
+/// In a second.
+const NANOSECONDS: i64 = 1_000_000_000;
 
 /// Whether `path`, looked up by us, leads to the object with this status.
 #[must_use]

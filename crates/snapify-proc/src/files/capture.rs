@@ -10,6 +10,7 @@ use super::{
 use crate::capture::Gathered;
 use crate::error::{Obstacle, ProcError};
 use crate::external::{External, Outside};
+use crate::identity;
 use crate::ids::{Pid, RemoteFd};
 use crate::procfs::ProcDir;
 use crate::remote::Tracee;
@@ -272,6 +273,10 @@ impl Builder<'_> {
             object,
             was: seen.link.clone(),
             seals,
+            times_ns: Some((
+                identity::read_ns(&seen.stat),
+                identity::modified_ns(&seen.stat),
+            )),
         });
         let file = self.image.removed.len() - 1;
         self.removed.insert(seen.object_id(), file);

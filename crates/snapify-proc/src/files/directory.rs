@@ -15,6 +15,9 @@ pub struct RemovedDirectory {
     pub was: ImagePath,
     /// Permission bits.
     pub mode: u32,
+    /// Device and inode: several descriptors and working directories may be the same one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<(u64, u64)>,
 }
 
 /// What the kernel puts behind the names of removed files.
@@ -27,22 +30,20 @@ impl RemovedDirectory {
         Self {
             was: ImagePath::from_bytes(path.strip_suffix(DELETED).unwrap_or(path)),
             mode: stat.st_mode & 0o7777,
+            identity: Some((stat.st_dev, stat.st_ino)),
         }
     }
 
-    /// Makes one, opens it with `flags` and removes it: under its old name if that is free, or in the directory for
+    /// Makes one, opens it and removes it: under its old name if that is free, or in the directory for
     /// temporary files.
     ///
     /// # Errors
     /// Those of mkdir(2) and open(2).
-    pub(crate) fn open(&self, flags: OFlags) -> Result<OwnedFd, ProcError> {
+    pub(crate) fn make(&self) -> Result<OwnedFd, ProcError> {
         let make = |path: &Path| {
             rustix::fs::mkdir(path, Mode::RWXU)?;
-            let opened = rustix::fs::open(
-                path,
-                flags | OFlags::DIRECTORY | OFlags::CLOEXEC,
-                Mode::empty(),
-            );
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let opened = rustix::fs::open(path, flags, Mode::empty());
             let changed = rustix::fs::chmod(path, Mode::from_raw_mode(self.mode & 0o7777));
             rustix::fs::rmdir(path)?;
             changed.and(opened)
@@ -79,14 +80,15 @@ mod tests {
         let image = RemovedDirectory {
             was: path.as_path().into(),
             mode: 0o750,
+            identity: None,
         };
-        let made = image.open(OFlags::RDONLY).unwrap();
+        let made = image.make().unwrap();
         let stat = rustix::fs::fstat(&made).unwrap();
         assert_eq!((stat.st_nlink, stat.st_mode & 0o7777), (0, 0o750));
         assert!(!path.exists());
         // Somebody else's by now.
         std::fs::write(&path, "theirs").unwrap();
-        let made = image.open(OFlags::RDONLY).unwrap();
+        let made = image.make().unwrap();
         assert_eq!(rustix::fs::fstat(&made).unwrap().st_nlink, 0);
         assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
     }

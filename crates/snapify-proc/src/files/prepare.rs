@@ -3,15 +3,16 @@
 
 use super::pidfd::PidFd;
 use super::pipe::NewPipe;
-use super::regular::{self, NamedType};
+use super::regular::{self, NamedType, RemovedFile};
 use super::terminal::{self, Side};
 use super::{
     ACCESS_MODE, Description, FilesImage, Object, epoll, has_flag, inet, inotify, mqueue, unix,
 };
 use crate::error::{Obstacle, ProcError};
+use crate::identity;
 use crate::ids::RemoteFd;
 use crate::restore::RestoreContext;
-use rustix::fs::{FileType, Mode, OFlags, SealFlags};
+use rustix::fs::{FileType, Mode, OFlags, SealFlags, SeekFrom, Timestamps};
 use rustix::process::{Resource, Rlimit};
 use snapify_store::SpaceId;
 use std::collections::{HashMap, HashSet};
@@ -102,6 +103,7 @@ impl Prepared {
             inet: &inet,
             unix: &unix,
             terminals: &terminals,
+            originals: HashSet::new(),
         };
         let sources = image
             .descriptions
@@ -183,6 +185,8 @@ struct Made<'a> {
     inet: &'a inet::NewSockets,
     unix: &'a unix::NewSockets,
     terminals: &'a terminal::NewTerminals,
+    /// Memory files whose original description has been given away.
+    originals: HashSet<usize>,
 }
 
 fn source(
@@ -201,9 +205,16 @@ fn source(
         Object::PidFd(pidfd) if pidfd.process.is_some() => return Ok(Source::OpenedThere),
         Object::PidFd(_) => PidFd::make_ended()?,
         Object::Named(file) => file.open(flags)?,
-        Object::RemovedDirectory(directory) => directory.open(regular::reopen_flags(flags))?,
+        Object::RemovedDirectory(directory) => {
+            let path = ctx.removed_directory(directory)?;
+            regular::open_at(&path, flags & !libc::O_NOFOLLOW.cast_unsigned(), 0)?
+        }
         Object::Removed(open) => {
             let object = ctx.object(image.removed[open.file].object)?;
+            let is_memory = image.removed[open.file].seals.is_some();
+            if is_memory && may_be_original(flags) && made.originals.insert(open.file) {
+                return above(&original(object, flags, open.offset)?, ctx).map(Source::Own);
+            }
             // The path is a link itself; a file that never had a name is said to be a directory (O_TMPFILE).
             let flags = flags & !(libc::O_NOFOLLOW | libc::O_DIRECTORY).cast_unsigned();
             regular::open_at(&descriptor_path(object), flags, open.offset)?
@@ -234,6 +245,25 @@ fn source(
         Object::Terminal(end) => made.terminals.description(*end, flags)?,
     };
     above(&fd, ctx).map(Source::Own)
+}
+
+/// Whether a description of a memory file may be the one that memfd_create(2) made. What appends is opened anew: the content is still to be
+/// written where it belongs.
+fn may_be_original(flags: u32) -> bool {
+    flags & ACCESS_MODE == libc::O_RDWR.cast_unsigned() && !has_flag(flags, libc::O_APPEND)
+}
+
+/// The description of a memory file that was made with it. The file can be executed while that is open, and not while one is that was
+/// opened for writing.
+fn original(object: RemoteFd, flags: u32, offset: i64) -> Result<OwnedFd, ProcError> {
+    let error = |what| ProcError::file(what, descriptor_path(object));
+    let fd = duplicate(object)?;
+    if has_flag(flags, libc::O_NONBLOCK) {
+        rustix::fs::fcntl_setfl(&fd, OFlags::NONBLOCK).map_err(error("set the flags of"))?;
+    }
+    let offset = SeekFrom::Start(u64::try_from(offset).unwrap_or(0));
+    rustix::fs::seek(&fd, offset).map_err(error("set the offset of"))?;
+    Ok(fd)
 }
 
 /// A standard stream of the restart. The description belongs to whoever started the restart as
@@ -273,9 +303,14 @@ fn stream(fd: RemoteFd, flags: u32, ctx: &RestoreContext<'_>) -> Result<Source, 
     }
 }
 
-/// Applies the seals of memory files, as far as the kernel lets us. Their content must be complete.
-pub(super) fn seal(image: &FilesImage, ctx: &RestoreContext<'_>) -> Result<(), ProcError> {
+/// Applies what filling a file without a name would undo or could not be done after: permission bits (a write clears set-user-id), times,
+/// and the seals of memory files, as far as the kernel lets us.
+pub(super) fn complete_removed(
+    image: &FilesImage,
+    ctx: &RestoreContext<'_>,
+) -> Result<(), ProcError> {
     for removed in &image.removed {
+        attributes(removed, ctx)?;
         let Some(seals) = removed.seals.map(SealFlags::from_bits_retain) else {
             continue;
         };
@@ -290,6 +325,30 @@ pub(super) fn seal(image: &FilesImage, ctx: &RestoreContext<'_>) -> Result<(), P
                 removed.was
             ));
         }
+    }
+    Ok(())
+}
+
+fn attributes(removed: &RemovedFile, ctx: &RestoreContext<'_>) -> Result<(), ProcError> {
+    let mut objects = ctx.image.objects.iter();
+    let (Some(object), Some((read, modified))) = (
+        objects.find(|object| object.space == removed.object),
+        removed.times_ns,
+    ) else {
+        return Ok(());
+    };
+    let file = duplicate(ctx.object(removed.object)?)?;
+    let times = Timestamps {
+        last_access: identity::timespec(read),
+        last_modification: identity::timespec(modified),
+    };
+    let set = rustix::fs::fchmod(&file, Mode::from_raw_mode(object.mode & 0o7777))
+        .and_then(|()| rustix::fs::futimens(&file, &times));
+    if let Err(errno) = set {
+        ctx.warn(format!(
+            "{} comes back with other permissions or times: {errno}",
+            removed.was
+        ));
     }
     Ok(())
 }

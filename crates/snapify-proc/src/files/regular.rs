@@ -58,6 +58,9 @@ pub struct RemovedFile {
     /// Seals (`F_ADD_SEALS`), for one made by memfd_create(2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seals: Option<u32>,
+    /// When it was read and changed last, in nanoseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub times_ns: Option<(i64, i64)>,
 }
 
 /// A description that is open on a [`RemovedFile`].
@@ -271,15 +274,17 @@ fn may_reopen(path: &Path, flags: u32) -> rustix::io::Result<()> {
 }
 
 /// A descriptor of ours, with an offset of its own, from which the content of a removed file can be
-/// read: the link of `/proc` opens the file itself.
+/// read: the link of `/proc` opens the file itself. As far as we may, the file is not told of it.
 pub(crate) fn content(seen: &Seen, view: &View<'_>) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(
-        view.owner(seen).proc.dir(),
-        format!("fd/{}", seen.fd),
-        flags,
-        Mode::empty(),
-    )?)
+    let open = |flags| {
+        let directory = view.owner(seen).proc.dir();
+        let path = format!("fd/{}", seen.fd);
+        rustix::fs::openat(directory, path, flags | OFlags::CLOEXEC, Mode::empty())
+    };
+    match open(OFlags::RDONLY | OFlags::NOATIME) {
+        Err(Errno::PERM) => Ok(open(OFlags::RDONLY)?),
+        other => Ok(other?),
+    }
 }
 
 /// The directory that a removed file was in, for making its successor on the same file system.

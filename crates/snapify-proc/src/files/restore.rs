@@ -1,7 +1,7 @@
 //! The second step of restoring descriptors: the new processes have inherited all objects and move
 //! them to their numbers.
 
-use super::prepare::{Prepared, Source, seal};
+use super::prepare::{Prepared, Source, complete_removed};
 use super::regular::NamedFile;
 use super::{Descriptor, FilesImage, Object, has_flag, input_signals, locks, terminal};
 use crate::error::ProcError;
@@ -78,7 +78,7 @@ pub(crate) fn finish(
         }
     }
     prepared.fill_unix(files, ctx)?;
-    seal(files, ctx)?;
+    complete_removed(files, ctx)?;
     prepared.inet.finish(
         &files.inet,
         &|object| ctx.object_bytes(object, GREATEST_QUEUE),

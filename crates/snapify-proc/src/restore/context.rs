@@ -1,14 +1,18 @@
 //! What the kinds of kernel objects share while processes are built.
 
 use crate::error::ProcError;
+use crate::files::directory::RemovedDirectory;
 use crate::ids::RemoteFd;
 use crate::image::TreeImage;
 use snapify_store::SpaceId;
 use snapify_sys::area::Area;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 /// Descriptors that the processes under construction have inherited, by what they are. They have the same numbers here in their
 /// init and there, all above any number in the image, and are closed there when the descriptors are complete:
@@ -21,6 +25,8 @@ pub struct RestoreContext<'a> {
     pub(crate) objects: HashMap<SpaceId, (RemoteFd, File)>,
     /// Objects that this init has mapped while they are filled.
     pub(crate) areas: HashMap<SpaceId, Area>,
+    /// Removed directories that this init has made, by their identity.
+    pub(crate) removed_directories: RefCell<HashMap<(u64, u64), OwnedFd>>,
     pub(crate) stdio: [RemoteFd; 3],
     pub(crate) first_inherited: RemoteFd,
     pub(crate) warnings: RefCell<Vec<String>>,
@@ -69,6 +75,32 @@ impl RestoreContext<'_> {
         file.read_exact_at(&mut content, 0)
             .map_err(ProcError::system(format!("reading object {}", space.0)))?;
         Ok(content)
+    }
+
+    /// The path, for this init and for the processes, of the directory that takes the place of a removed one: the same for all that
+    /// lead to it.
+    ///
+    /// # Errors
+    /// Those of making it.
+    pub(crate) fn removed_directory(
+        &self,
+        directory: &RemovedDirectory,
+    ) -> Result<PathBuf, ProcError> {
+        let mut made = self.removed_directories.borrow_mut();
+        // Without an identity each is one of its own.
+        let key = directory.identity.unwrap_or((u64::MAX, made.len() as u64));
+        let fd = match made.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let new = directory.make()?;
+                let number = self.first_inherited.0;
+                place.insert(snapify_sys::fd::duplicate(new.as_raw_fd(), number).map_err(
+                    ProcError::system(format!("keeping a directory above {number}")),
+                )?)
+            }
+        };
+        let init = std::process::id();
+        Ok(format!("/proc/{init}/fd/{}", fd.as_raw_fd()).into())
     }
 
     /// The restart's standard input, output and error.

@@ -67,6 +67,7 @@ pub(super) fn gather<'a>(
         externals,
         objects,
         areas,
+        removed_directories: RefCell::default(),
         stdio,
         first_inherited: RemoteFd(first),
         warnings: RefCell::default(),

@@ -142,6 +142,11 @@ fn tight() {
 }
 
 #[test]
+fn gone() {
+    survives("gone");
+}
+
+#[test]
 fn oddfiles() {
     survives("oddfiles");
 }
