@@ -12,6 +12,7 @@ use crate::freeze::leader_has_ended;
 use crate::ids::{Pid, Tid};
 use crate::procfs::ProcDir;
 use crate::procfs::status::Status;
+use crate::seccomp;
 use crate::timers;
 use crate::tree::{self, Member};
 use crate::user_ns;
@@ -233,8 +234,8 @@ pub(crate) fn frozen(
     if status.inner_tgid().0 == 1 {
         refuse("it is the first process of its PID namespace, whose number cannot be had again");
     }
-    if status.seccomp != 0 {
-        refuse("its system calls are restricted by seccomp, which is not supported");
+    if let Some(why) = seccomp::obstacle(status) {
+        refuse(why);
     }
     if status.shadow_stack {
         refuse("it has user-mode shadow stacks (CET), which are not supported");
@@ -307,8 +308,11 @@ fn threads(ctx: &CaptureContext<'_>) -> Result<Vec<Obstacle>, ProcError> {
         if credentials(&status) != credentials(ctx.status) {
             refuse("its user ids or privileges are not those of the first thread");
         }
-        if status.seccomp != ctx.status.seccomp {
-            refuse("its system calls are restricted by seccomp");
+        let filters = |s: &Status| (s.seccomp, s.seccomp_filters);
+        if filters(&status) != filters(ctx.status) {
+            refuse(
+                "its system calls are restricted by seccomp, and others than those of the first thread",
+            );
         }
         if has_own(leader, tid, Kind::Files) {
             refuse("it has descriptors of its own (CLONE_FILES)");

@@ -55,9 +55,17 @@ pub struct ContextImage {
     /// Segment descriptors of its own (modify_ldt(2)), as the processor has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub segments: Vec<u64>,
+    /// Number of filters that its system calls were under.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub seccomp_filters: u32,
     /// What its clocks showed, not before any timer was saved: none may expire early.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clocks: Option<ClocksImage>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// A resource limit.
@@ -109,6 +117,7 @@ pub fn capture(
         attributes: Attributes::capture(tracee, ctx.proc)?,
         oom_score_adj: ctx.proc.number("oom_score_adj")?,
         segments: ldt::capture(tracee)?,
+        seccomp_filters: status.seccomp_filters,
         clocks: None,
     })
 }

@@ -7,6 +7,7 @@ use crate::procfs::ProcDir;
 use crate::procfs::status::Status;
 use crate::ptrace::{Running, Stop, Stopped};
 use crate::remote::Tracee;
+use crate::seccomp;
 use crate::threads::{self, rseq, vfork};
 use snapify_sys::process;
 use snapify_sys::ptrace::{Registers, RseqConfiguration};
@@ -223,11 +224,8 @@ impl FrozenProcess {
             let status = self.proc.thread_status(thread.tid)?;
             thread.inner = status.inner_tid();
             // The kernel would kill it for the first remote call that its filter does not know.
-            if status.seccomp != 0 {
-                bad.push(Obstacle::new(
-                    format!("thread {}", thread.tid),
-                    "its system calls are restricted by seccomp, which is not supported",
-                ));
+            if let Some(why) = seccomp::obstacle(&status) {
+                bad.push(Obstacle::new(format!("thread {}", thread.tid), why));
             }
             // What a step does to it could not be undone, see Stopped::step.
             const TRAP: u64 = 1 << (libc::SIGTRAP - 1);

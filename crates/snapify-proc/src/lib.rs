@@ -28,6 +28,7 @@ pub mod remote;
 mod reopen;
 pub mod restore;
 pub mod scratch;
+mod seccomp;
 pub mod signals;
 pub mod stops;
 pub mod threads;

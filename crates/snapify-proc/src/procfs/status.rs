@@ -88,6 +88,8 @@ pub struct Status {
     pub no_new_privs: bool,
     /// Seccomp mode: 0 none, 1 strict, 2 filter.
     pub seccomp: u32,
+    /// Number of its filters (Linux 5.9).
+    pub seccomp_filters: u32,
     /// Whether a CET shadow stack is on (`x86_Thread_features: shstk`).
     pub shadow_stack: bool,
     /// Whether this is a kernel thread.
@@ -150,6 +152,11 @@ impl Status {
             no_new_privs: flag(b"NoNewPrivs"),
             seccomp: fields
                 .optional(b"Seccomp")
+                .and_then(|value| text::unsigned(value, 10))
+                .and_then(|n| u32::try_from(n).ok())
+                .unwrap_or(0),
+            seccomp_filters: fields
+                .optional(b"Seccomp_filters")
                 .and_then(|value| text::unsigned(value, 10))
                 .and_then(|n| u32::try_from(n).ok())
                 .unwrap_or(0),

@@ -9,6 +9,7 @@ use crate::image::{ProcessImage, TreeImage};
 use crate::memory::{self, Sink, Target, Trampoline};
 use crate::ptrace::Stopped;
 use crate::remote::Tracee;
+use crate::seccomp;
 use crate::threads;
 use crate::{context, files, ipc, signals, timers};
 use snapify_store::{Progress, Run};
@@ -36,6 +37,12 @@ pub(super) fn build(plan: &RestorePlan<'_>, progress: &dyn Progress) -> Result<B
     // Before any timer is set, or it would expire early by the clocks of the program.
     if let Some(clocks) = &image.root().context.clocks {
         set_clocks(clocks, &ctx)?;
+    }
+    let (before, now) = (image.root().context.seccomp_filters, seccomp::own_filters());
+    if before != now {
+        ctx.warn(format!(
+            "its system calls were under {before} seccomp filters, and are under the {now} of the restart now"
+        ));
     }
     let segments = ipc::make(&image.ipc, |text| ctx.warn(text))?;
     ctx.areas.extend(segments);

@@ -199,6 +199,32 @@ fn supplementary_groups_of_root_come_back() {
     restored.go_on_and_be_fine();
 }
 
+/// In a container with a seccomp filter all is under it, the tool as well.
+#[test]
+fn filters_that_all_are_under_are_no_obstacle() {
+    for user in User::all() {
+        let stage = Stage::new("filtered", user);
+        let running = stage.start();
+        let refusal = stage.try_save(running.pid(), "refused", false);
+        assert!(refusal.unwrap_err().contains("seccomp"));
+        let filtered = || stage.command(stage.path("filtered"));
+        let mut save = filtered();
+        save.arg(stage.engine().get_program());
+        save.args(["save", &running.pid().to_string()]);
+        let saved = save
+            .arg(stage.path("image"))
+            .arg("--stop")
+            .output()
+            .unwrap();
+        assert!(saved.status.success(), "{saved:?}");
+        running.expect_killed();
+        stage
+            .try_restore_by(filtered(), "image")
+            .unwrap()
+            .go_on_and_be_fine();
+    }
+}
+
 /// A program that waits for its input by epoll can be restarted with a file for input.
 #[test]
 fn input_that_cannot_be_waited_for_is_told() {
