@@ -65,7 +65,12 @@ fn a_lock_that_another_has_taken_is_named() {
 
 #[test]
 fn a_working_directory_that_is_gone_is_named() {
-    let stage = saved("context", &[]);
+    let stage = Stage::new("context", User::Ourselves);
+    // What a program has made itself, some time after its start, would be made again.
+    fs::create_dir(stage.path("inner")).unwrap();
+    let running = stage.start();
+    stage.save(running.pid(), "image", true);
+    running.expect_killed();
     fs::remove_dir(stage.path("inner")).unwrap();
     let text = refusal(&stage);
     assert!(
