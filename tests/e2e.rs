@@ -18,6 +18,7 @@ mod behaviour {
     mod family;
     mod full_disks;
     mod increments;
+    mod job_scripts;
     mod kernels;
     mod live;
     mod migrate;

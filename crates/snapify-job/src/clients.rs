@@ -12,7 +12,7 @@ use crate::runtime_dir::{
 };
 use crate::signals::{Arrived, Signals};
 use snapify_fabric::{Channel, ChannelError};
-use snapify_proc::{Obstacle, Outside, Pid};
+use snapify_proc::{Declared, External, Obstacle, Outside, Pid, RemoteFd};
 use snapify_store::WriteOptions;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -49,11 +49,19 @@ pub struct CheckpointOptions {
 pub fn applications() -> Result<Vec<ApplicationStatus>, JobError> {
     let all = RuntimeDir::open()?.applications()?;
     let found = ask_all(all, Some(PATIENCE))?.into_iter();
-    Ok(found.map(|(status, _)| status).collect())
+    Ok(found.map(|running| running.status).collect())
 }
 
-/// The application that process `pid` is the host process or the supervisor of, and its folder.
-pub(crate) fn supervisor_of(pid: i32) -> Result<Option<(ApplicationStatus, PathBuf)>, JobError> {
+/// A running application.
+pub(crate) struct Running {
+    pub status: ApplicationStatus,
+    /// Inode numbers of the sockets of its host libraries.
+    sockets: Vec<u64>,
+    pub folder: PathBuf,
+}
+
+/// The application that process `pid` is the first process, a host process or the supervisor of.
+pub(crate) fn supervisor_of(pid: i32) -> Result<Option<Running>, JobError> {
     let mut folders = RuntimeDir::open()?.applications()?;
     // Others may stand still: they are not asked.
     let ancestors = ancestors(pid);
@@ -61,17 +69,20 @@ pub(crate) fn supervisor_of(pid: i32) -> Result<Option<(ApplicationStatus, PathB
         supervisor_pid(folder).is_none_or(|supervisor| ancestors.contains(&supervisor))
     });
     let mut found = ask_all(folders, None)?.into_iter();
-    Ok(found.find(|(status, _)| status.pid == pid || status.supervisor == pid))
+    Ok(found.find(|Running { status, .. }| {
+        status.pid == pid || status.supervisor == pid || status.hosts.contains(&pid)
+    }))
 }
 
-/// The running application that process `pid` is the host process or the supervisor of, and the folder in which what was
+/// The running application that process `pid` is the first process, a host process or the supervisor of, and the folder in which what was
 /// recorded of its swaps and migrations is kept.
 ///
 /// # Errors
 /// Where there is none.
 pub fn application_of(pid: i32) -> Result<(ApplicationStatus, PathBuf), JobError> {
     own_process(pid)?;
-    supervisor_of(pid)?.ok_or_else(|| no_supervisor(pid))
+    let running = supervisor_of(pid)?.ok_or_else(|| no_supervisor(pid))?;
+    Ok((running.status, running.folder))
 }
 
 fn no_supervisor(pid: i32) -> JobError {
@@ -82,10 +93,7 @@ fn no_supervisor(pid: i32) -> JobError {
 
 /// Asks the supervisors of these applications, all at once, and waits for their answers; those that take longer than
 /// `patience` are left out.
-fn ask_all(
-    folders: Vec<PathBuf>,
-    patience: Option<Duration>,
-) -> Result<Vec<(ApplicationStatus, PathBuf)>, JobError> {
+fn ask_all(folders: Vec<PathBuf>, patience: Option<Duration>) -> Result<Vec<Running>, JobError> {
     let mut asked = Vec::new();
     for folder in folders {
         match ask_status(&folder) {
@@ -114,12 +122,16 @@ fn ask_all(
         for at in (0..asked.len()).rev().filter(|at| ready[*at]) {
             let (channel, folder) = asked.swap_remove(at);
             // Without an answer it is just ending.
-            if let Ok((Reply::Status { status }, _)) = channel.recv() {
-                found.push((status, folder));
+            if let Ok((Reply::Status { status, sockets }, _)) = channel.recv() {
+                found.push(Running {
+                    status,
+                    sockets,
+                    folder,
+                });
             }
         }
     }
-    found.sort_by(|(_, one), (_, other)| one.cmp(other));
+    found.sort_by(|one, other| one.folder.cmp(&other.folder));
     Ok(found)
 }
 
@@ -136,22 +148,50 @@ fn ask_status(folder: &Path) -> Result<Channel, ChannelError> {
 /// Where there is no such process, or it is someone else's.
 pub fn check(pid: i32) -> Result<Vec<Obstacle>, JobError> {
     own_process(pid)?;
-    let agents = supervisor_of(pid)?;
-    let obstacles = snapify_proc::check(Pid(pid)).map_err(|source| JobError::Process {
+    // The connections to cards and supervisor are the host library's own and stand in nobody's way.
+    let running = supervisor_of(pid)?;
+    let (pid, declared) = match &running {
+        // What is saved is the application.
+        Some(running) => (running.status.pid, running.declared()),
+        None => (pid, Vec::new()),
+    };
+    snapify_proc::check_except(Pid(pid), &declared).map_err(|source| JobError::Process {
         member: "the process".into(),
         source,
-    })?;
-    // The connections to cards and supervisor are the host library's own and stand in nobody's way.
-    if agents
-        .iter()
-        .any(|(status, _)| status.pid == pid && !status.processes.is_empty())
-    {
-        return Ok(obstacles
-            .into_iter()
-            .filter(|obstacle| !obstacle.object.contains("socket"))
-            .collect());
+    })
+}
+
+impl Running {
+    /// The connections of its host libraries, by the descriptors that lead to them.
+    fn declared(&self) -> Vec<Declared> {
+        let fds_of = |pid: i32| {
+            let entries = std::fs::read_dir(format!("/proc/{pid}/fd"));
+            let entries = entries.into_iter().flatten().flatten();
+            let found = entries.filter_map(|entry| {
+                let link = std::fs::read_link(entry.path()).ok()?;
+                let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+                let inode: u64 = inode.parse().ok()?;
+                let fd = entry.file_name().to_str()?.parse().ok()?;
+                self.sockets.contains(&inode).then_some(RemoteFd(fd))
+            });
+            found.collect()
+        };
+        let declared = self.status.hosts.iter().map(|&pid| Declared {
+            pid: Pid(pid),
+            externals: vec![External {
+                key: "connections".into(),
+                fds: fds_of(pid),
+                mappings: Vec::new(),
+            }],
+            partners: self
+                .status
+                .processes
+                .iter()
+                .map(|process| Pid(process.pid))
+                .collect(),
+        });
+        declared.collect()
     }
-    Ok(obstacles)
 }
 
 /// Takes a snapshot of an application.
@@ -187,7 +227,9 @@ pub(crate) fn checkpoint_with(
         write: options.write,
     };
     match supervisor_of(options.pid)? {
-        Some((_, folder)) => report_of(ask(&folder, &request, signals, observer, options.pid)?),
+        Some(Running { folder, .. }) => {
+            report_of(ask(&folder, &request, signals, observer, options.pid)?)
+        }
         None => plain(options, &dir, signals, observer),
     }
 }
@@ -200,7 +242,7 @@ pub(crate) fn ask_supervisor(
 ) -> Result<Reply, JobError> {
     own_process(pid)?;
     let mut signals = Signals::new()?;
-    let (_, folder) = supervisor_of(pid)?.ok_or_else(|| no_supervisor(pid))?;
+    let Running { folder, .. } = supervisor_of(pid)?.ok_or_else(|| no_supervisor(pid))?;
     ask(&folder, request, &mut signals, observer, pid)
 }
 
@@ -250,12 +292,14 @@ fn plain(
         .ok_or(JobError::NoSuchProcess { pid: options.pid })?;
     let application = Application {
         host: options.pid,
-        agent: None,
+        agents: Vec::new(),
         cards: Vec::new(),
+        daemons: Vec::new(),
         program: identity.command.split(' ').map(str::to_owned).collect(),
         identity,
+        folder: None,
         agent_socket: None,
-        may_be_connecting: false,
+        may_try_again: false,
     };
     let failed = |source| JobError::Connection {
         peer: "the worker".into(),

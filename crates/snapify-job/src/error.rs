@@ -80,8 +80,8 @@ pub enum JobError {
     /// The user or the caller broke it off.
     #[error("interrupted; the application goes on")]
     Cancelled,
-    /// The host library seems to be connecting just now; never shown to a user.
-    #[error("the host library is connecting; try again")]
+    /// A host library seems to be connecting just now, or its process to be ending; never shown to a user.
+    #[error("a host library is connecting; try again")]
     TryAgain,
     /// The application ended meanwhile.
     #[error("process {pid} ended meanwhile; nothing was saved")]

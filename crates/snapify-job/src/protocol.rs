@@ -50,6 +50,9 @@ pub(crate) enum Reply {
     Status {
         /// What runs.
         status: ApplicationStatus,
+        /// Inode numbers of the sockets of its host libraries, which stand in nobody's way.
+        #[serde(default)]
+        sockets: Vec<u64>,
     },
     /// A checkpoint goes on.
     Event {
@@ -76,8 +79,11 @@ pub(crate) enum Reply {
 /// A running application.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ApplicationStatus {
-    /// The host process, as its supervisor sees its id.
+    /// The program: its first process, as its supervisor sees its id.
     pub pid: i32,
+    /// The processes that are connected with the cards: the first one, or others that it has started.
+    #[serde(default)]
+    pub hosts: Vec<i32>,
     /// The supervisor: `snapify run` or `snapify restart`.
     pub supervisor: i32,
     /// The program and its arguments.
@@ -129,6 +135,9 @@ pub struct OffloadProcessStatus {
     /// The directory that it was swapped out to; none if the program itself has done that.
     #[serde(default)]
     pub swapped_to: Option<PathBuf>,
+    /// The process that it works for.
+    #[serde(default)]
+    pub host: Option<i32>,
 }
 
 /// What a checkpoint did.

@@ -21,6 +21,8 @@ pub struct RuntimeDir {
 #[derive(Debug)]
 pub struct ApplicationDir {
     path: PathBuf,
+    /// Under which names it is found, too.
+    links: Vec<PathBuf>,
 }
 
 impl RuntimeDir {
@@ -82,7 +84,10 @@ impl RuntimeDir {
         let name = format!("{}-{:08x}", std::process::id(), u32::from_ne_bytes(random));
         let path = self.path.join("apps").join(name);
         create_private(&path)?;
-        Ok(ApplicationDir { path })
+        Ok(ApplicationDir {
+            path,
+            links: Vec::new(),
+        })
     }
 
     /// The folders of all applications, running or left by one that was killed.
@@ -113,8 +118,17 @@ impl ApplicationDir {
     }
 
     /// Makes the application be found under another folder's name, too, which must not exist; until it ends.
-    pub(crate) fn answer_to(&self, other: &Path) -> std::io::Result<()> {
-        std::os::unix::fs::symlink(&self.path, other)
+    ///
+    /// # Errors
+    /// Where the link cannot be made.
+    pub(crate) fn answer_to(&mut self, other: &Path) -> Result<(), JobError> {
+        // On another machine, or in another login session, there may be no such runtime directory.
+        if let Some(folder) = other.parent() {
+            create_private(folder)?;
+        }
+        std::os::unix::fs::symlink(&self.path, other).map_err(failed("link", other))?;
+        self.links.push(other.to_owned());
+        Ok(())
     }
 
     /// Where the host library connects.
@@ -136,6 +150,7 @@ impl Drop for ApplicationDir {
             .flatten()
             .flatten()
             .map(|entry| entry.path())
+            .chain(self.links.iter().cloned())
         {
             if std::fs::read_link(&sibling).is_ok_and(|target| target == self.path) {
                 let _ = std::fs::remove_file(&sibling);

@@ -21,6 +21,15 @@ pub(crate) fn offload_member(id: ProcessId) -> String {
     format!("offload-{id}")
 }
 
+/// Key of an external of the host process with this number. That of the first is as its library names it; others may name theirs
+/// the same.
+pub(crate) fn host_key(number: usize, key: &str) -> String {
+    match number {
+        0 => key.to_owned(),
+        _ => format!("{number}:{key}"),
+    }
+}
+
 /// The job as a whole.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
@@ -30,17 +39,50 @@ pub(crate) struct Job {
     pub program: Vec<String>,
     /// Memory of each card, in bytes, by number.
     pub cards: Vec<u64>,
-    /// Whether the host process had its connections to the cards.
+    /// Whether a host process had its connections to the cards.
     pub connected: bool,
-    /// Where the host library of the program looks for its supervisor, if it has not connected yet.
+    /// The host processes, by the ids that they have for themselves. None are listed where there was only one, the first process, as
+    /// it always was once.
+    #[serde(default)]
+    pub hosts: Vec<i32>,
+    /// Where host libraries of the program look for their supervisor.
     pub agent_socket: Option<PathBuf>,
     /// The offload processes.
     pub processes: Vec<OffloadProcess>,
     /// Standard output and error of the job, where the host process shares them with its offload processes.
     pub stdio: Vec<SharedOutput>,
-    /// The registration of the host process's OpenMP runtime.
+    /// The registration of the first process's OpenMP runtime, where there is no list of all.
     #[serde(default)]
     pub registration: Option<crate::registration::Registration>,
+    /// The registrations of all processes' OpenMP runtimes, with the ids that the processes have for themselves.
+    #[serde(default)]
+    pub registrations: Vec<(i32, crate::registration::Registration)>,
+}
+
+impl Job {
+    /// The host processes by their numbers, in a tree with this first process.
+    ///
+    /// # Errors
+    /// In words, if the job contradicts itself.
+    pub(crate) fn hosts(&self, tree: &snapify_proc::TreeImage) -> Result<Vec<i32>, String> {
+        let hosts = match (self.connected, &self.hosts[..]) {
+            (false, _) => Vec::new(),
+            (true, []) => vec![tree.root().pid()],
+            (true, hosts) => hosts.to_vec(),
+        };
+        for (number, host) in hosts.iter().enumerate() {
+            if tree.process(*host).is_none() {
+                return Err(format!("it lacks host process {host}"));
+            }
+            if hosts[..number].contains(host) {
+                return Err(format!("host process {host} is there twice"));
+            }
+        }
+        match self.processes.iter().find(|one| one.host >= hosts.len()) {
+            Some(lost) => Err(format!("offload process {} is of no host process", lost.id)),
+            None => Ok(hosts),
+        }
+    }
 }
 
 /// An offload process of the job.
@@ -48,6 +90,9 @@ pub(crate) struct Job {
 pub(crate) struct OffloadProcess {
     /// Its lasting name.
     pub id: ProcessId,
+    /// The number of its host process.
+    #[serde(default)]
+    pub host: usize,
     /// The card it was on.
     pub card: u32,
     /// Bytes of its local store.
@@ -77,4 +122,15 @@ pub(crate) struct OutputFile {
     /// Its length in bytes.
     #[serde(default)]
     pub bytes: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_differ_between_host_processes() {
+        assert_eq!(host_key(0, "card1"), "card1");
+        assert_eq!(host_key(2, "card1"), "2:card1");
+    }
 }

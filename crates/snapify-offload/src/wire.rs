@@ -62,7 +62,8 @@ pub enum HostRequest {
         #[serde(default)]
         form: SaveForm,
     },
-    /// Open the gate on its side. A process that was rebuilt by [`Restore`](Self::Restore) runs from here on.
+    /// Open the gate on its side. A process that was rebuilt by [`Restore`](Self::Restore) runs from here on. Descriptors: none, or
+    /// its standard output and error from here on.
     Resume {
         /// Which.
         id: ProcessId,
@@ -176,7 +177,7 @@ pub enum CardReply {
 pub enum CardToSink {
     /// Publish no results any more.
     Pause,
-    /// Publish again.
+    /// Publish again. Descriptors: none, or standard output and error from here on.
     Resume,
     /// Come to an end: there is no answer.
     Shutdown,

@@ -28,7 +28,7 @@ pub struct CaptureContext<'a> {
     pub maps: &'a [Mapping],
     /// Its threads as we see them, and the ids that they see themselves; the leader first.
     pub threads: &'a [(Tid, Tid)],
-    /// What its agent declared.
+    /// What agents have declared of what it has.
     pub externals: &'a [External],
     /// What is gathered for all processes.
     pub(crate) gathered: &'a Gathered,

@@ -6,7 +6,7 @@
 use crate::capture::{CaptureContext, Gathered};
 use crate::context;
 use crate::error::{Obstacle, ProcError};
-use crate::external::{External, Outside};
+use crate::external::{Declared, External, MappedFiles, Outside, declared_by};
 use crate::files::survey::{Subject, Survey};
 use crate::freeze::leader_has_ended;
 use crate::ids::{Pid, Tid};
@@ -30,25 +30,25 @@ pub fn check(pid: Pid) -> Result<Vec<Obstacle>, ProcError> {
     check_except(pid, &[])
 }
 
-/// As [`check`], for a process with an agent that has declared these objects as its own.
+/// As [`check`], for processes whose agents have declared these objects as their own.
 ///
 /// # Errors
 /// If there is no such process.
-pub fn check_except(pid: Pid, externals: &[External]) -> Result<Vec<Obstacle>, ProcError> {
+pub fn check_except(pid: Pid, declared: &[Declared]) -> Result<Vec<Obstacle>, ProcError> {
     /// How often it is looked again when a descendant has ended meanwhile.
     const TRIES: usize = 50;
     let proc = ProcDir::open(pid)?;
-    let mut result = look(&proc, externals);
+    let mut result = look(&proc, declared);
     for _ in 1..TRIES {
         match result {
-            Err(_) if !has_ended(&proc) => result = look(&proc, externals),
+            Err(_) if !has_ended(&proc) => result = look(&proc, declared),
             _ => break,
         }
     }
     result
 }
 
-fn look(proc: &ProcDir, externals: &[External]) -> Result<Vec<Obstacle>, ProcError> {
+fn look(proc: &ProcDir, declared: &[Declared]) -> Result<Vec<Obstacle>, ProcError> {
     let pid = proc.pid();
     if let Some(why) = hopeless(pid, &proc.status()?) {
         return Ok(vec![Obstacle::new(format!("process {pid}"), why)]);
@@ -68,8 +68,10 @@ fn look(proc: &ProcDir, externals: &[External]) -> Result<Vec<Obstacle>, ProcErr
         }
     }
     let gathered = Gathered::new(members.clone(), &BTreeMap::new());
+    let mut mapped = MappedFiles::default();
     for (proc, status) in &living {
-        let result = check_one(proc, status, externals, &gathered, |pid| {
+        let own = (declared_by(declared, proc.pid()), &mut mapped);
+        let result = check_one(proc, status, own, &gathered, |pid| {
             members.contains_key(&pid)
         });
         match result {
@@ -87,7 +89,7 @@ fn look(proc: &ProcDir, externals: &[External]) -> Result<Vec<Obstacle>, ProcErr
     let (_, mut obstacles) = gathered.finish();
     if obstacles.iter().all(|obstacle| obstacle.why != CLOSED) {
         obstacles.extend(
-            Survey::new(&subjects, None, members, externals, Outside::Refuse)?.into_obstacles(),
+            Survey::new(&subjects, None, members, declared, Outside::Refuse)?.into_obstacles(),
         );
     }
     Ok(obstacles)
@@ -115,11 +117,12 @@ fn has_ended(proc: &ProcDir) -> bool {
     proc.status().map_or(true, |status| status.is_dead())
 }
 
-/// What stands in the way of saving one of the processes, but for its descriptors.
+/// What stands in the way of saving one of the processes, but for its descriptors; it has declared its `own`, and parents come
+/// before their children.
 fn check_one(
     proc: &ProcDir,
     status: &Status,
-    externals: &[External],
+    (own, mapped): (&[External], &mut MappedFiles),
     gathered: &Gathered,
     is_member: impl Fn(Pid) -> bool,
 ) -> Result<(), ProcError> {
@@ -148,13 +151,15 @@ fn check_one(
         Err(error) => return Err(error),
     };
     crate::memory::names::find(&mut maps);
+    mapped.note(own, &maps);
+    let externals = mapped.of(own, &maps);
     let ctx = CaptureContext {
         pid,
         proc,
         status,
         maps: &maps,
         threads: &threads,
-        externals,
+        externals: &externals,
         gathered,
     };
     let mut obstacles = frozen(&ctx, is_member)?;

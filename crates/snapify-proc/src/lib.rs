@@ -39,7 +39,7 @@ mod user_ns;
 
 pub use check::{check, check_except};
 pub use error::{Obstacle, ProcError};
-pub use external::{External, Outside};
+pub use external::{Declared, External, Outside};
 pub use ids::{Pid, RemoteAddr, RemoteFd, Tid};
 pub use image::{ProcessImage, TreeImage};
 pub use memory::Form;

@@ -115,6 +115,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             let which = Which {
                 process: swap.process,
                 card: swap.card,
+                ..Which::default()
             };
             let mut progress = Progress::new();
             let done = snapify_job::swap_out(swap.pid, &swap.dir, &which, &mut progress);
@@ -125,6 +126,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             let which = Which {
                 process: swap.process,
                 card: None,
+                ..Which::default()
             };
             let mut progress = Progress::new();
             let done = snapify_job::swap_in(swap.pid, swap.card, &which, &mut progress);
@@ -135,6 +137,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             let which = Which {
                 process: migrate.process,
                 card: migrate.from,
+                ..Which::default()
             };
             let mut progress = Progress::new();
             let done = snapify_job::migrate(migrate.pid, migrate.card, &which, &mut progress);

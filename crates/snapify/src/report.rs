@@ -115,9 +115,10 @@ pub fn applications(applications: &[ApplicationStatus], as_json: bool) -> Result
                 .filter(|process| process.card == card.index && !is_away(process))
             {
                 println!(
-                    "            offload process {} (process {}), {}, {} in buffers",
+                    "            offload process {} (process {}){}, {}, {} in buffers",
                     process.id,
                     process.pid,
+                    owner(application, process),
                     process.state,
                     bytes(process.store_bytes)
                 );
@@ -133,14 +134,23 @@ pub fn applications(applications: &[ApplicationStatus], as_json: bool) -> Result
                 None => "by the program itself".into(),
             };
             println!(
-                "          offload process {}, swapped out from card {} {place}, {} in buffers",
+                "          offload process {}{}, swapped out from card {} {place}, {} in buffers",
                 process.id,
+                owner(application, process),
                 process.card,
                 bytes(process.store_bytes)
             );
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Which process an offload process works for, where that is not the program itself.
+fn owner(application: &ApplicationStatus, process: &OffloadProcessStatus) -> String {
+    match process.host {
+        Some(host) if host != application.pid => format!(" of process {host}"),
+        _ => String::new(),
+    }
 }
 
 /// What stands in the way of a snapshot; the exit status tells whether anything does.

@@ -31,7 +31,7 @@ impl Manner {
     /// Whether an application with so much private memory is to go on before that is saved.
     pub(super) fn is_live(self, application: &Application<'_>, private_bytes: u64) -> bool {
         // With offload processes it is paused until they are saved as well.
-        let possible = !self.stop && application.agent.is_none();
+        let possible = !self.stop && application.agents.is_empty();
         possible
             && match self.live {
                 Live::Never => false,

@@ -1,7 +1,7 @@
 //! The captures of offload processes, which go on at their cards while the host process is captured here.
 
+use super::hosts::PausedHosts;
 use super::increment::Sequence;
-use super::pause::Pause;
 use crate::error::JobError;
 use crate::link::Link;
 use crate::snapshot::{PAGES_FILE, PROCESS_FILE, STORE_FILE, offload_member};
@@ -24,6 +24,8 @@ pub(super) struct Captures {
 }
 
 struct Capture {
+    /// The number of its host process.
+    host: usize,
     process: PausedProcess,
     member: MemberDir,
     /// Tells how far it is; nothing if the process is swapped out, and its image only has to be copied.
@@ -35,14 +37,14 @@ impl Captures {
     /// Has all offload processes of a paused application captured into `staging`. With `hold` they stand still until
     /// [`Captures::terminate`], or until the value is dropped.
     pub(super) fn begin(
-        pause: &Pause<'_>,
-        processes: &[PausedProcess],
+        hosts: &PausedHosts<'_>,
         staging: &Staging,
         hold: bool,
         (sequence, write): (Sequence, WriteOptions),
     ) -> Result<Self, JobError> {
         let mut captures = Self::default();
-        for process in processes {
+        for (host, process) in hosts.processes() {
+            let pause = &hosts.all()[host].pause;
             let lost = |source| JobError::Connection {
                 peer: name(process),
                 source,
@@ -51,6 +53,7 @@ impl Captures {
             if let Some(image) = &process.swapped_out {
                 let summaries = copy_image(image, &member)?;
                 captures.processes.push(Capture {
+                    host,
                     process: process.clone(),
                     member,
                     completion: None,
@@ -83,6 +86,7 @@ impl Captures {
                 other => return Err(pause.unexpected(other)),
             }
             captures.processes.push(Capture {
+                host,
                 process: process.clone(),
                 member,
                 completion: Some(ours),
@@ -95,9 +99,8 @@ impl Captures {
     /// Waits until all are captured.
     pub(super) fn finish(
         &mut self,
+        hosts: &PausedHosts<'_>,
         link: &Link,
-        host: &OwnedFd,
-        pid: i32,
         recorder: &Recorder,
     ) -> Result<(), JobError> {
         for capture in &mut self.processes {
@@ -105,6 +108,8 @@ impl Captures {
                 && let Some(completion) = &capture.completion
             {
                 let name = name(&capture.process);
+                let host = &hosts.all()[capture.host];
+                let (host, pid) = (&host.handle, host.pid);
                 let Captured {
                     pages,
                     store,

@@ -4,6 +4,7 @@
 //! This is the figure 5 of paper 1 with the roles of today: the coordinator asks the host library to pause, has the
 //! card daemons capture the offload processes, and captures the host process itself with the engine meanwhile.
 
+mod hosts;
 mod increment;
 mod live;
 mod members;
@@ -24,40 +25,70 @@ use crate::keeper;
 use crate::link::Link;
 use crate::processes::own_process;
 use crate::protocol::{CheckpointReport, MemberReport};
+use crate::registration::Registration;
 use crate::snapshot::{
     HOST, JOB_FILE, Job, OffloadProcess, PAGES_FILE, PROCESS_FILE, offload_member,
 };
 use crate::timing;
+use hosts::PausedHosts;
 use increment::Plan;
 use live::Standing;
 use members::Captures;
-use pause::Pause;
 use snapify_fabric::Channel;
+use snapify_offload::control::PausedProcess;
 use snapify_plan::Measurement;
-use snapify_proc::{External, Frozen, Outside, Pid, Tracking};
+use snapify_proc::{Declared, Frozen, Outside, Pid, ProcError, Tracking, TreeImage};
 use snapify_report::{Actor, Moment, Operation, Recorder};
 use snapify_store::{Chain, PageFileSummary, ProgramIdentity, WriteOptions};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use stdio::Outputs;
 
 /// What is to be saved.
 pub(crate) struct Application<'a> {
-    /// The host process.
+    /// The program: its first process.
     pub host: i32,
-    /// The host library's connection, if there is one.
-    pub agent: Option<&'a Channel>,
+    /// The host libraries that have connected: of the program, and of processes that it has started.
+    pub agents: Vec<HostAgent<'a>>,
     /// Memory of each card.
     pub cards: Vec<u64>,
+    /// The process ids of their daemons.
+    pub daemons: Vec<i32>,
     /// The program and its arguments.
     pub program: Vec<String>,
     /// Whose chain it is.
     pub identity: ProgramIdentity,
-    /// Where the host library would connect to.
+    /// Its folder, where it is found.
+    pub folder: Option<PathBuf>,
+    /// Where its host libraries connect to, as they know it.
     pub agent_socket: Option<PathBuf>,
-    /// Whether a socket of the process may be its host library's, connecting just now: then it is better to
-    /// [try again](JobError::TryAgain) than to refuse.
-    pub may_be_connecting: bool,
+    /// Whether what stands in the way may be a host library that is connecting just now, or a process that has ended: then it is
+    /// better to [try again](JobError::TryAgain) than to refuse.
+    pub may_try_again: bool,
+}
+
+/// The connection to a host library.
+#[derive(Clone, Copy)]
+pub(crate) struct HostAgent<'a> {
+    /// Its process.
+    pub pid: i32,
+    pub channel: &'a Channel,
+}
+
+impl Application<'_> {
+    /// What a failure comes to: another attempt, if it may pass by itself.
+    fn judge(&self, error: JobError) -> JobError {
+        let passes = match &error {
+            JobError::Died { pid } | JobError::NoSuchProcess { pid } => *pid != self.host,
+            JobError::Process { source, .. } => matches!(source, ProcError::Unsupported { .. }),
+            _ => false,
+        };
+        match passes && self.may_try_again {
+            true => JobError::TryAgain,
+            false => error,
+        }
+    }
 }
 
 /// How a snapshot is taken.
@@ -92,7 +123,7 @@ pub(crate) fn checkpoint(
     if !manner.stop || result.is_err() {
         keeper::keep(application.host, kept);
     }
-    result
+    result.map_err(|error| application.judge(error))
 }
 
 fn take_snapshot(
@@ -106,30 +137,26 @@ fn take_snapshot(
     let begin = Instant::now();
     let recorder = Recorder::begin(Operation::Checkpoint);
     recorder.pid(application.host);
-    let host = own_process(application.host)?;
+    own_process(application.host)?;
     live::clean_up_after_worker(application.host);
     let process = |source| match source {
-        snapify_proc::ProcError::Unsupported { .. } if application.may_be_connecting => {
-            JobError::TryAgain
-        }
-        snapify_proc::ProcError::Cancelled => JobError::Cancelled,
-        snapify_proc::ProcError::Died { .. } => JobError::Died {
-            pid: application.host,
-        },
-        snapify_proc::ProcError::Store(source) => JobError::Store(source),
+        ProcError::Cancelled => JobError::Cancelled,
+        ProcError::Died { pid, .. } => JobError::Died { pid: pid.0 },
+        ProcError::Store(source) => JobError::Store(source),
         source => JobError::Process {
             member: "the process".into(),
             source,
         },
     };
     let mut untracked = None;
-    let mut freeze = |externals: &[External]| {
+    let mut freeze = |declared: &[Declared]| {
         let at = Moment::now();
         let mut frozen = Frozen::freeze(Pid(application.host)).map_err(process)?;
         recorder.since(Actor::Host, "freeze", at);
+        hosts::are_all_here(application, &frozen)?;
         frozen.set_outside(manner.outside);
         frozen.set_tracking(std::mem::take(tracking));
-        let outline = recorder.time(Actor::Host, "describe", || frozen.outline(externals));
+        let outline = recorder.time(Actor::Host, "describe", || frozen.outline(declared));
         if outline.is_ok() {
             let track = || frozen.track(!stop);
             let failures = recorder.time(Actor::Host, "track", track);
@@ -138,68 +165,52 @@ fn take_snapshot(
         *tracking = frozen.take_tracking();
         let outline = outline.map_err(process)?;
         let live = manner.is_live(application, outline.image().private_bytes());
+        let pids: Vec<i32> = frozen.processes().map(|pid| pid.0).collect();
         let mut standing = live::stand_or_go_on(frozen, live, link);
         let rest = standing.read_rest();
         let until = Moment::now();
         if matches!(standing, Standing::Copied(_)) {
             recorder.note(Actor::Host, "stands still", at, until, None);
         }
-        Ok::<_, JobError>((standing, (outline, rest), at, until.seconds_since(at)))
+        let described = (outline, rest, pids);
+        Ok::<_, JobError>((standing, described, at, until.seconds_since(at)))
     };
     // What nobody but the engine has to do with is refused, if at all, before a directory is made for it. Looking at running
     // processes beforehand tells less: they come and go.
     let mut early = None;
-    if application.agent.is_none() {
-        let shared = stdio::shared(application.host, false);
-        let externals: Vec<_> = shared
-            .iter()
-            .map(|shared| shared.external.clone())
-            .collect();
-        early = Some((freeze(&externals)?, shared));
+    if application.agents.is_empty() {
+        early = Some((freeze(&[])?, Outputs::default()));
     }
     let chain = Chain::open_or_create(dir, &application.identity)?;
     let mut staging = increment::begin(&chain, manner.sequence, link)?;
     staging.number_after(manner.after);
 
     link.tell(Event::Phase(Phase::Pausing));
-    let (mut pause, paused) = match application.agent {
-        Some(agent) => {
-            let asked = Moment::now();
-            let (pause, paused) = Pause::begin(agent, link, &host, application.host)?;
-            recorder.since(Actor::Coordinator, "pause", asked);
-            timing::note_pause(&recorder, &paused.processes, asked);
-            (Some(pause), Some(paused))
-        }
-        None => (None, None),
+    let mut paused = match &application.agents[..] {
+        [] => PausedHosts::default(),
+        agents => PausedHosts::begin(agents, link, &recorder)?,
     };
+    let has_cards = !paused.is_empty();
     let pause_seconds = begin.elapsed().as_secs_f64();
 
     link.tell(Event::Phase(Phase::Capturing));
     let captured = Instant::now();
     let capturing = Moment::now();
-    let processes = paused
-        .as_ref()
-        .map(|paused| &*paused.processes)
-        .unwrap_or_default();
-    let mut captures = match &pause {
-        Some(pause) => {
-            let manner = (manner.sequence, manner.write);
-            Captures::begin(pause, processes, &staging, stop, manner)?
-        }
-        None => Captures::default(),
-    };
+    let processes: Vec<(usize, PausedProcess)> = paused
+        .processes()
+        .map(|(host, process)| (host, process.clone()))
+        .collect();
+    let form = (manner.sequence, manner.write);
+    let mut captures = Captures::begin(&paused, &staging, stop, form)?;
 
-    let ((mut standing, (outline, rest), frozen_at, mut frozen_seconds), shared) =
+    let ((mut standing, (outline, rest, pids), frozen_at, mut frozen_seconds), outputs) =
         match early.take() {
             Some(early) => early,
             None => {
-                let shared = stdio::shared(application.host, true);
-                let mut externals: Vec<External> = Vec::new();
-                if let Some(paused) = &paused {
-                    externals.extend(paused.externals.iter().map(crate::engine::external));
-                }
-                externals.extend(shared.iter().map(|shared| shared.external.clone()));
-                (freeze(&externals)?, shared)
+                let outputs = Outputs::find(application.host, &paused);
+                let mut declared = paused.declared(&application.daemons);
+                outputs.declare(&mut declared);
+                (freeze(&declared)?, outputs)
             }
         };
     let member = staging.member(HOST)?;
@@ -240,7 +251,7 @@ fn take_snapshot(
         };
     }
     member.write_json(PROCESS_FILE, &image)?;
-    captures.finish(link, &host, application.host, &recorder)?;
+    captures.finish(&paused, link, &recorder)?;
     recorder.since(Actor::Coordinator, "capture", capturing);
     let capture_seconds = captured.elapsed().as_secs_f64();
     link.flush();
@@ -251,34 +262,37 @@ fn take_snapshot(
             identity: application.identity.clone(),
             program: application.program.clone(),
             cards: application.cards.clone(),
-            connected: paused.is_some(),
+            connected: has_cards,
+            hosts: hosts_of(&paused, &pids, &image)?,
             agent_socket: application.agent_socket.clone(),
             processes: processes
                 .iter()
-                .map(|process| OffloadProcess {
+                .map(|(host, process)| OffloadProcess {
                     id: process.id,
+                    host: *host,
                     card: process.card,
                     store_bytes: process.store_bytes,
                     in_flight: process.in_flight.clone(),
                 })
                 .collect(),
-            stdio: shared.into_iter().map(|shared| shared.output).collect(),
-            registration: crate::registration::save(application.host, image.root().pid()),
+            stdio: outputs.outputs.clone(),
+            registration: None,
+            registrations: registrations(&pids, &image),
         },
     )?;
     drop(member);
 
     // The application need not wait for the disk.
-    if !stop && let Some(pause) = pause.take() {
+    if !stop && has_cards {
         link.tell(Event::Phase(Phase::Resuming));
-        recorder.time(Actor::Coordinator, "resume", || pause.end(link, &host))?;
+        recorder.time(Actor::Coordinator, "resume", || paused.end(link))?;
     }
     link.check()?;
     link.tell(Event::Phase(Phase::Committing));
     let committing = Instant::now();
     let bound = Moment::now();
     let mut summaries = vec![&pages];
-    for process in processes {
+    for (_, process) in &processes {
         if let Some((pages, store)) = captures.summary(process.id) {
             summaries.extend([pages, store]);
         }
@@ -295,7 +309,7 @@ fn take_snapshot(
         incremental: summaries.iter().any(|pages| pages.parent.is_some()),
         pause_seconds,
         // Offload processes stand still until the last of them is saved.
-        stop_seconds: if stop || paused.is_some() {
+        stop_seconds: if stop || has_cards {
             capture_seconds
         } else {
             frozen_seconds
@@ -312,13 +326,11 @@ fn take_snapshot(
         frozen.kill().map_err(process)?;
         recorder.since(Actor::Host, "stands still", frozen_at);
         frozen_seconds = Moment::now().seconds_since(frozen_at);
-        if let Some(pause) = pause.take() {
-            pause.forget();
-        }
+        paused.forget();
     }
 
     let mut members = vec![report(HOST.into(), None, &pages, None, Vec::new())];
-    for process in processes {
+    for (_, process) in &processes {
         if let Some((pages, store)) = captures.summary(process.id) {
             let name = offload_member(process.id);
             members.push(report(
@@ -346,6 +358,31 @@ fn take_snapshot(
         commit_seconds,
         total_seconds: begin.elapsed().as_secs_f64(),
     })
+}
+
+/// The host processes, as a snapshot lists them; `pids` are ours of the processes of `image`, in the same order.
+fn hosts_of(
+    paused: &PausedHosts<'_>,
+    pids: &[i32],
+    image: &TreeImage,
+) -> Result<Vec<i32>, JobError> {
+    let listed = paused.all().iter().map(|host| {
+        let mut known = pids.iter().zip(&image.processes);
+        let found = known.find(|(pid, _)| **pid == host.pid);
+        let (_, inner) = found.ok_or(JobError::Died { pid: host.pid })?;
+        Ok(inner.pid())
+    });
+    listed.collect()
+}
+
+/// The registrations of OpenMP runtimes in the processes of `image`, whose ids as we see them are `pids`.
+fn registrations(pids: &[i32], image: &TreeImage) -> Vec<(i32, Registration)> {
+    let processes = pids.iter().zip(&image.processes);
+    let found = processes.filter_map(|(pid, process)| {
+        let inner = process.pid();
+        Some((inner, crate::registration::save(*pid, inner)?))
+    });
+    found.collect()
 }
 
 fn report(

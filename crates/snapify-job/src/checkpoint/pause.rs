@@ -1,6 +1,6 @@
 //! Requests to the host library of an application, and its pause (paper 1, section 4.1), from the coordinator's side.
 
-use super::{Application, await_message};
+use super::{HostAgent, await_message};
 use crate::error::JobError;
 use crate::link::Link;
 use snapify_fabric::Channel;
@@ -17,15 +17,17 @@ pub(crate) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// To the host library of an application.
-    ///
-    /// # Errors
-    /// If it has none: it uses no cards.
-    pub(crate) fn new(application: &Application<'a>) -> Result<Self, JobError> {
-        Ok(Self {
-            agent: application.agent.ok_or_else(crate::swap::no_cards)?,
-            pid: application.host,
-        })
+    /// To a host library.
+    pub(crate) fn new(agent: HostAgent<'a>) -> Self {
+        Self {
+            agent: agent.channel,
+            pid: agent.pid,
+        }
+    }
+
+    /// The host process.
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
     }
 
     /// For a request that pauses something.
@@ -124,41 +126,38 @@ fn is_late(message: &HostToSupervisor) -> bool {
     matches!(message, HostToSupervisor::Resumed)
 }
 
-/// A paused application, or offload process of one. Dropping it lets it go on.
+/// A paused host process, or offload process of one. Dropping it lets it go on.
 pub(crate) struct Pause<'a> {
     request: Request<'a>,
     ended: bool,
 }
 
-/// A paused application's externals and offload processes.
+/// A paused host process's externals and offload processes.
 pub(super) struct Paused {
     pub externals: Vec<External>,
     pub processes: Vec<PausedProcess>,
 }
 
 impl<'a> Pause<'a> {
-    /// Has the host library drain all channels, and waits until it has.
-    pub(super) fn begin(
-        agent: &'a Channel,
-        link: &Link,
-        host: &OwnedFd,
-        pid: i32,
-    ) -> Result<(Self, Paused), JobError> {
-        let pause = Request { agent, pid }.pausing();
+    /// Has the host library drain all channels. Whatever happens from here on, dropping the value lets the application go
+    /// on.
+    pub(super) fn ask(agent: HostAgent<'a>) -> Result<Self, JobError> {
+        let pause = Request::new(agent).pausing();
         pause.send(&SupervisorToHost::Pause, &[])?;
-        // From here on, whatever happens, dropping the value lets the application go on.
-        match pause.answer(link, host)? {
+        Ok(pause)
+    }
+
+    /// Waits until the channels are drained.
+    pub(super) fn paused(&self, link: &Link, host: &OwnedFd) -> Result<Paused, JobError> {
+        match self.answer(link, host)? {
             HostToSupervisor::Paused {
                 externals,
                 processes,
-            } => Ok((
-                pause,
-                Paused {
-                    externals,
-                    processes,
-                },
-            )),
-            other => Err(pause.unexpected(other)),
+            } => Ok(Paused {
+                externals,
+                processes,
+            }),
+            other => Err(self.unexpected(other)),
         }
     }
 

@@ -1,59 +1,82 @@
-//! Standard output and error that a host process shares with its offload processes.
+//! Standard output and error that host processes share with their offload processes.
 //!
-//! Cards write where the supervisor's own output goes. Where the host process still has the same open file
-//! description, the restart must give both the same one again, or they would overwrite each other in a file.
+//! Offload processes write where their host process does, and that is mostly where the supervisor's own output goes. Where
+//! they have the same open file description, the restart must give all of them the same one again, or they would overwrite each
+//! other in a file. Where a host process has redirected its own, they get that from it when it goes on.
 
+use super::hosts::PausedHosts;
 use crate::snapshot::{OutputFile, SharedOutput};
 use rustix::fs::{FileType, fstat};
 use snapify_offload::control::{EXTERNAL_STDERR, EXTERNAL_STDOUT};
-use snapify_proc::{External, RemoteFd};
+use snapify_proc::{Declared, External, Pid, RemoteFd};
 use snapify_sys::kcmp::{Kind, kcmp};
 use std::os::fd::BorrowedFd;
 
-/// A shared output: where the host process has it, and where it leads.
-pub(super) struct Shared {
-    pub external: External,
-    pub output: SharedOutput,
+/// The outputs of an application.
+#[derive(Default)]
+pub(super) struct Outputs {
+    /// Where processes have them.
+    declared: Vec<Declared>,
+    /// Where they lead.
+    pub outputs: Vec<SharedOutput>,
 }
 
-/// The outputs that process `host` shares with this one.
-pub(super) fn shared(host: i32, has_cards: bool) -> Vec<Shared> {
-    if !has_cards {
-        return Vec::new();
-    }
-    let me = std::process::id().cast_signed();
-    let mut found: Vec<Shared> = Vec::new();
-    let mut taken = Vec::new();
-    let ours: [(&str, i32, BorrowedFd<'_>); 2] = [
-        (EXTERNAL_STDOUT, 1, rustix::stdio::stdout()),
-        (EXTERNAL_STDERR, 2, rustix::stdio::stderr()),
-    ];
-    for (key, number, fd) in ours {
-        let fds: Vec<i32> = (1..=2)
-            .filter(|theirs| !taken.contains(theirs))
-            .filter(|theirs| same_description(me, number, host, *theirs))
+const STANDARD: [(&str, i32); 2] = [(EXTERNAL_STDOUT, 1), (EXTERNAL_STDERR, 2)];
+
+impl Outputs {
+    /// Finds those of the program with process id `root` and of its host processes. Others that have them too, by fork, need not be
+    /// looked for.
+    pub(super) fn find(root: i32, hosts: &PausedHosts<'_>) -> Self {
+        let mut found = Self::default();
+        let us = std::process::id().cast_signed();
+        let pids = hosts.all().iter().map(|host| host.pid);
+        let pids: Vec<i32> = std::iter::once(root)
+            .chain(pids.filter(|pid| *pid != root))
             .collect();
-        if fds.is_empty() {
-            continue;
+        let ours: [BorrowedFd<'_>; 2] = [rustix::stdio::stdout(), rustix::stdio::stderr()];
+        for ((key, number), fd) in STANDARD.into_iter().zip(ours) {
+            // One for both, as often, has been found.
+            if number == 2 && !found.outputs.is_empty() && same_description((us, 1), (us, 2)) {
+                break;
+            }
+            for &pid in &pids {
+                let same = |theirs: &i32| same_description((us, number), (pid, *theirs));
+                let fds: Vec<i32> = (1..=2).filter(same).collect();
+                if !fds.is_empty() {
+                    found.add(pid, key.into(), &fds, regular(number, fd));
+                    break;
+                }
+            }
         }
-        taken.extend(&fds);
-        found.push(Shared {
-            external: External {
-                key: key.into(),
-                fds: fds.into_iter().map(RemoteFd).collect(),
-                mappings: Vec::new(),
-            },
-            output: SharedOutput {
-                key: key.into(),
-                file: regular(number, fd),
-            },
-        });
+        found
     }
-    found
+
+    fn add(&mut self, pid: i32, key: String, fds: &[i32], file: Option<OutputFile>) {
+        self.declared.push(Declared {
+            pid: Pid(pid),
+            externals: vec![External {
+                key: key.clone(),
+                fds: fds.iter().copied().map(RemoteFd).collect(),
+                mappings: Vec::new(),
+            }],
+            partners: Vec::new(),
+        });
+        self.outputs.push(SharedOutput { key, file });
+    }
+
+    /// Adds them to what agents have declared.
+    pub(super) fn declare(&self, declared: &mut Vec<Declared>) {
+        for output in &self.declared {
+            match declared.iter_mut().find(|one| one.pid == output.pid) {
+                Some(own) => own.externals.extend(output.externals.iter().cloned()),
+                None => declared.push(output.clone()),
+            }
+        }
+    }
 }
 
 /// Whether two descriptors of two processes lead to one open file description.
-fn same_description(process: i32, fd: i32, other: i32, other_fd: i32) -> bool {
+fn same_description((process, fd): (i32, i32), (other, other_fd): (i32, i32)) -> bool {
     let index = |fd: i32| u64::try_from(fd).unwrap_or(u64::MAX);
     kcmp(process, other, Kind::File, index(fd), index(other_fd))
         .is_ok_and(|order| order == std::cmp::Ordering::Equal)

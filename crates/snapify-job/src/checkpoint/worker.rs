@@ -77,7 +77,7 @@ fn raise_descriptor_limit() {
 pub(crate) enum Ending {
     /// It has told its asker how it went.
     Done,
-    /// It has told nothing: the host library was connecting.
+    /// It has told nothing: a host library was connecting, or a host process ending.
     TryAgain,
     /// It was killed, or failed as it never should.
     Died,

@@ -11,10 +11,11 @@ use crate::card::Card;
 use crate::error::JobError;
 use crate::events::{Event, Observer, Phase};
 use crate::layout::Layout;
+use crate::processes::own_process;
 use crate::schedule::{Prepared, Schedule};
 use crate::signals::Signals;
-use crate::snapshot::{HOST, PAGES_FILE};
-use crate::supervisor::{House, Origin, Program, Supervisor, host_id, start_cards};
+use crate::snapshot::{HOST, PAGES_FILE, host_key};
+use crate::supervisor::{Agent, House, Origin, Program, Supervisor, host_id, inode, start_cards};
 use crate::timing;
 pub use files::Files;
 use plan::Plan;
@@ -23,14 +24,14 @@ use snapify_offload::control::{
     CardInfo, CardToSupervisor, EXTERNAL_CONTROL, PausedProcess, ProcessId, SupervisorToCard,
     SupervisorToHost, external_card, external_store,
 };
-use snapify_proc::{Orphans, RestorePlan, Restored};
+use snapify_proc::{Orphans, Pid, RestorePlan, Restored};
 use snapify_report::{Actor, Moment, Operation, Recorder};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-/// Number of the restored host process among those that connect to this supervisor.
+/// Number of the first restored host process among those that connect to this supervisor.
 const FIRST_HOST: u64 = 1;
 
 /// What `snapify restart` does.
@@ -107,8 +108,8 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
     let layout = Layout::find()?;
     let signals = Signals::new()?;
     let prepared = options.schedule.as_ref().map(Prepared::new).transpose()?;
-    let house = House::open()?;
-    plan.stand_in_for_old_socket(&house)?;
+    let mut house = House::open()?;
+    plan.stand_in_for_old_socket(&mut house)?;
     observer.event(Event::Phase(Phase::StartingCards));
     let cards = recorder.time(Actor::Coordinator, "start cards", || {
         start_cards(&layout, &signals, &plan.wanted)
@@ -122,12 +123,13 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
         let card = plan.card_of[restored.process.card as usize];
         timing::note_restore(&recorder, card, &restored.process);
     }
-    let (mut program, agent) = recorder.time(Actor::Coordinator, "restore host process", || {
-        restore_host(&plan, &cards, &restored, outputs)
-    })?;
+    let (mut program, agents) =
+        recorder.time(Actor::Coordinator, "restore host process", || {
+            restore_host(&plan, &cards, &restored, outputs)
+        })?;
     recorder.pid(program.pid().0);
-    if let Some(registration) = &plan.job.registration {
-        crate::registration::put_back(registration, plan.image.root().pid());
+    for (pid, registration) in plan.registrations() {
+        crate::registration::put_back(registration, pid);
     }
     if let Some(path) = &options.pid_file {
         write_pid_file(path, program.pid().0)?;
@@ -141,8 +143,8 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
             .map(drop)
     })?;
     program.start().map_err(host_failed)?;
-    if let Some(agent) = &agent {
-        release(agent, &plan, &cards, &restored)?;
+    for (number, agent) in agents.iter().enumerate() {
+        release(&agent.channel, number, &plan, &cards, &restored)?;
     }
     recorder.since(Actor::Coordinator, "release", releasing);
     timing::keep(&recorder.finish(), &plan.dir);
@@ -150,6 +152,7 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
         program: plan.job.program.clone(),
         identity: plan.job.identity.clone(),
         restarted_from: Some(plan.dir.clone()),
+        agent_socket: plan.job.agent_socket.clone(),
     };
     let mut supervisor = Supervisor::new(
         origin,
@@ -159,9 +162,8 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
         Program::Restored(program),
         signals,
     );
-    if let Some(agent) = agent {
-        supervisor.adopt_agent(agent, FIRST_HOST + 1);
-    }
+    let next = FIRST_HOST + agents.len() as u64;
+    supervisor.adopt_agents(agents, next);
     if let Some(prepared) = prepared {
         supervisor.schedule(&layout, prepared);
     }
@@ -170,6 +172,8 @@ fn rebuild(options: &RestartOptions, observer: &mut dyn Observer) -> Result<Supe
 
 /// A restored offload process, and its local store for the host process to map.
 struct RestoredProcess {
+    /// The number of its host process.
+    host: usize,
     process: PausedProcess,
     store: OwnedFd,
 }
@@ -207,6 +211,7 @@ fn restore_offload_processes(
         })?;
         // The program goes on calling the card by the number that it knows.
         restored.process.card = wanted.card;
+        restored.host = wanted.host;
         Ok(restored)
     });
     in_order.collect()
@@ -216,37 +221,52 @@ fn await_restored(card: &Card) -> Result<RestoredProcess, JobError> {
     match card.receive()? {
         (CardToSupervisor::Restored { process }, mut fds) if fds.len() == 1 => {
             let store = fds.swap_remove(0);
-            Ok(RestoredProcess { process, store })
+            Ok(RestoredProcess {
+                host: 0,
+                process,
+                store,
+            })
         }
         (CardToSupervisor::Failed { message }, _) => Err(card.failed(message)),
         (other, _) => Err(card.failed(format!("it answered {other:?}"))),
     }
 }
 
-/// Rebuilds the host process, connected with its supervisor and its cards in the old places.
-fn restore_host(
-    plan: &Plan,
-    cards: &[Card],
-    restored: &[RestoredProcess],
-    outputs: outputs::Outputs,
-) -> Result<(Restored, Option<Channel>), JobError> {
-    let lost = |source| JobError::Connection {
-        peer: "the host process".into(),
-        source,
-    };
-    let mut externals = outputs.into_externals();
-    let mut agent = None;
-    let mut daemon_ends = Vec::new();
-    if plan.job.connected {
-        let (ours, theirs) = Channel::pair().map_err(lost)?;
-        externals.push((EXTERNAL_CONTROL.into(), theirs.into()));
-        agent = Some(ours);
-        for number in (0..).take(plan.card_of.len()) {
-            let (daemons, hosts) = Channel::pair().map_err(lost)?;
-            externals.push((external_card(number), hosts.into()));
-            daemon_ends.push(daemons);
+/// New connections of a host process.
+struct Connections {
+    /// Our end of that with us.
+    agent: Channel,
+    /// The daemons' ends of those with the cards, by the numbers that the program knows.
+    daemons: Vec<Channel>,
+    /// Inode numbers of the host process's ends of these.
+    sockets: Vec<u64>,
+}
+
+impl Connections {
+    /// Makes them for the host process with this number: its ends are externals of the program.
+    fn make(
+        number: usize,
+        plan: &Plan,
+        restored: &[RestoredProcess],
+        externals: &mut Vec<(String, OwnedFd)>,
+    ) -> Result<Self, JobError> {
+        let pair = || {
+            Channel::pair().map_err(|source| JobError::Connection {
+                peer: "the host process".into(),
+                source,
+            })
+        };
+        let (agent, theirs) = pair()?;
+        externals.push((host_key(number, EXTERNAL_CONTROL), theirs.into()));
+        let mut daemons = Vec::new();
+        let mut sockets = Vec::new();
+        for card in (0..).take(plan.card_of.len()) {
+            let (ours, theirs) = pair()?;
+            sockets.extend(inode(&theirs));
+            externals.push((host_key(number, &external_card(card)), theirs.into()));
+            daemons.push(ours);
         }
-        for restored in restored {
+        for restored in restored.iter().filter(|one| one.host == number) {
             let store = restored
                 .store
                 .try_clone()
@@ -254,9 +274,63 @@ fn restore_host(
                     operation: "duplicate a descriptor".into(),
                     source,
                 })?;
-            externals.push((external_store(restored.process.id), store));
+            let key = external_store(restored.process.id);
+            externals.push((host_key(number, &key), store));
         }
+        Ok(Self {
+            agent,
+            daemons,
+            sockets,
+        })
     }
+
+    /// Has the cards take over their ends, for the restored host process `pid`.
+    fn hand_over(
+        self,
+        number: usize,
+        pid: i32,
+        plan: &Plan,
+        cards: &[Card],
+        restored: &[RestoredProcess],
+    ) -> Result<Agent, JobError> {
+        let handle = own_process(pid)?;
+        let host = FIRST_HOST + number as u64;
+        for (card, end) in (0..).zip(&self.daemons) {
+            let daemon = &cards[plan.card_of[card as usize] as usize];
+            let id = host_id(host, card);
+            daemon.request(
+                &SupervisorToCard::Host { host: id },
+                &[end.as_fd(), handle.as_fd()],
+            )?;
+            let ids: Vec<_> = restored
+                .iter()
+                .filter(|one| one.host == number && one.process.card == card)
+                .map(|one| one.process.id)
+                .collect();
+            daemon.request(&SupervisorToCard::Adopt { host: id, ids }, &[])?;
+        }
+        Ok(Agent {
+            pid,
+            channel: self.agent,
+            handle,
+            number: host,
+            card_sockets: self.sockets,
+            is_gone: false,
+        })
+    }
+}
+
+/// Rebuilds the program, its host processes connected with their supervisor and the cards in the old places.
+fn restore_host(
+    plan: &Plan,
+    cards: &[Card],
+    restored: &[RestoredProcess],
+    outputs: outputs::Outputs,
+) -> Result<(Restored, Vec<Agent>), JobError> {
+    let mut externals = outputs.into_externals();
+    let connections: Vec<Connections> = (0..plan.hosts.len())
+        .map(|number| Connections::make(number, plan, restored, &mut externals))
+        .collect::<Result<_, _>>()?;
     let pages = plan.snapshot.member(HOST)?.pages(PAGES_FILE)?;
     let point = pages.summary().id().to_string();
     let mut program = snapify_proc::restore(RestorePlan {
@@ -278,26 +352,20 @@ fn restore_host(
     for warning in program.warnings() {
         eprintln!("snapify: warning: {warning}");
     }
-    for (number, end) in (0..).zip(daemon_ends) {
-        let card = &cards[plan.card_of[number as usize] as usize];
-        let id = host_id(FIRST_HOST, number);
-        card.request(
-            &SupervisorToCard::Host { host: id },
-            &[end.as_fd(), program.pidfd()],
-        )?;
-        let ids: Vec<_> = restored
-            .iter()
-            .filter(|restored| restored.process.card == number)
-            .map(|restored| restored.process.id)
-            .collect();
-        card.request(&SupervisorToCard::Adopt { host: id, ids }, &[])?;
+    let outer = program.outer_ids().map_err(host_failed)?;
+    let mut agents = Vec::with_capacity(connections.len());
+    for ((number, host), connections) in plan.hosts.iter().enumerate().zip(connections) {
+        let gone = JobError::NoSuchProcess { pid: *host };
+        let pid = outer.get(&Pid(*host)).ok_or(gone)?;
+        agents.push(connections.hand_over(number, pid.0, plan, cards, restored)?);
     }
-    Ok((program, agent))
+    Ok((program, agents))
 }
 
 /// Tells the host library that it is in a new place, and lets it go on.
 fn release(
     agent: &Channel,
+    number: usize,
     plan: &Plan,
     cards: &[Card],
     restored: &[RestoredProcess],
@@ -313,10 +381,8 @@ fn release(
             memory: cards[*card as usize].info.memory,
         })
         .collect();
-    let processes = restored
-        .iter()
-        .map(|restored| restored.process.clone())
-        .collect();
+    let own = restored.iter().filter(|restored| restored.host == number);
+    let processes = own.map(|restored| restored.process.clone()).collect();
     agent
         .send(
             &SupervisorToHost::Restored {

@@ -51,12 +51,12 @@ fn reopen(file: &OutputFile) -> Result<OwnedFd, JobError> {
 }
 
 impl Outputs {
-    /// Where offload processes write what the program prints.
+    /// Where offload processes write what the program prints, until their host process tells otherwise.
     pub(super) fn stdout(&self) -> BorrowedFd<'_> {
         self.get(EXTERNAL_STDOUT)
     }
 
-    /// Where offload processes write errors.
+    /// Where offload processes write errors, until their host process tells otherwise.
     pub(super) fn stderr(&self) -> BorrowedFd<'_> {
         self.get(EXTERNAL_STDERR)
     }
@@ -66,7 +66,7 @@ impl Outputs {
         file.map_or_else(|| own(key), |(_, fd)| fd.as_fd())
     }
 
-    /// The outputs as externals of the host process.
+    /// The outputs as externals of the processes.
     pub(super) fn into_externals(self) -> Vec<(String, OwnedFd)> {
         self.files
     }

@@ -2,6 +2,7 @@
 
 use super::RestartOptions;
 use crate::error::JobError;
+use crate::registration::Registration;
 use crate::shared_cards::Wanted;
 use crate::snapshot::{HOST, JOB_FILE, Job, PAGES_FILE, PROCESS_FILE, STORE_FILE, offload_member};
 use crate::supervisor::House;
@@ -10,7 +11,7 @@ use snapify_proc::TreeImage;
 use snapify_proc::image::relocate::led;
 use snapify_store::Snapshot;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What is restarted, and on which cards.
 pub(super) struct Plan {
@@ -18,6 +19,8 @@ pub(super) struct Plan {
     pub snapshot: Snapshot,
     pub job: Job,
     pub image: TreeImage,
+    /// The processes that are connected with cards, by the ids that they have for themselves.
+    pub hosts: Vec<i32>,
     /// The cards that it needs.
     pub wanted: Wanted,
     /// Which of these serves each card number that the program knows.
@@ -64,6 +67,15 @@ impl Plan {
             }
         }
         image.validate().map_err(super::host_failed)?;
+        let hosts = job.hosts(&image).map_err(|why| JobError::Member {
+            member: snapshot
+                .path()
+                .join(HOST)
+                .join(JOB_FILE)
+                .display()
+                .to_string(),
+            why,
+        })?;
         let obstacles = snapify_proc::preflight(&image);
         if !obstacles.is_empty() {
             return Err(super::host_failed(snapify_proc::ProcError::Unsupported {
@@ -76,9 +88,18 @@ impl Plan {
             snapshot,
             job,
             image,
+            hosts,
             wanted,
             card_of,
         })
+    }
+
+    /// The registrations of OpenMP runtimes, with the ids of their processes.
+    pub(super) fn registrations(&self) -> impl Iterator<Item = (i32, &Registration)> {
+        let first = self.job.registration.iter();
+        let first = first.map(|one| (self.image.root().pid(), one));
+        let all = self.job.registrations.iter();
+        first.chain(all.map(|(pid, one)| (*pid, one)))
     }
 
     /// The files of an offload process, for its card.
@@ -98,40 +119,33 @@ impl Plan {
         })
     }
 
-    /// A host library that had not connected yet will look for its supervisor where that was when the program started.
-    pub(super) fn stand_in_for_old_socket(&self, house: &House) -> Result<(), JobError> {
-        let Some(old) = self
-            .job
-            .agent_socket
-            .as_ref()
-            .filter(|_| !self.job.connected)
-        else {
+    /// Host libraries of the program will look for their supervisor where that was when the program started.
+    pub(super) fn stand_in_for_old_socket(&self, house: &mut House) -> Result<(), JobError> {
+        let Some(folder) = self.job.agent_socket.as_deref().and_then(Path::parent) else {
             return Ok(());
         };
-        let Some(folder) = old.parent() else {
-            return Ok(());
-        };
-        let new = house.folder.path();
+        // What has its connections needs no other, but a script goes on starting programs that do.
+        let needed = !self.hosts.contains(&self.image.root().pid());
         let in_use =
             snapify_fabric::Channel::connect(&crate::runtime_dir::control_socket(folder)).is_ok();
-        if in_use {
+        if in_use && needed {
             return Err(JobError::Refused(format!(
-                "the program that this snapshot was taken of still runs, and the snapshot is from before the program \
-                 used its cards: end it first, as both would use {}",
-                old.display()
+                "the program that this snapshot was taken of still runs, and the restarted one would find its cards in the \
+                 same place: end it first, as both would use {}",
+                folder.join("agent").display()
             )));
         }
+        if in_use {
+            return Ok(());
+        }
         crate::runtime_dir::remove_stale(folder);
-        house
-            .folder
-            .answer_to(folder)
-            .map_err(|source| JobError::File {
-                operation: "link",
-                path: folder.to_path_buf(),
-                source,
-            })?;
-        tracing::debug!("{} leads to {}", folder.display(), new.display());
-        Ok(())
+        match house.folder.answer_to(folder) {
+            Err(error) if !needed => {
+                tracing::debug!("{}: {error}", folder.display());
+                Ok(())
+            }
+            done => done,
+        }
     }
 }
 
@@ -209,6 +223,7 @@ mod tests {
     fn job() -> Job {
         let process = |id, card, store_bytes| OffloadProcess {
             id: ProcessId(id),
+            host: 0,
             card,
             store_bytes,
             in_flight: Vec::new(),
@@ -221,10 +236,12 @@ mod tests {
             program: vec!["b".into()],
             cards: vec![1000, 2000],
             connected: true,
+            hosts: Vec::new(),
             agent_socket: None,
             processes: vec![process(1, 0, 600), process(2, 1, 1500)],
             stdio: Vec::new(),
             registration: None,
+            registrations: Vec::new(),
         }
     }
 

@@ -102,7 +102,7 @@ pub fn watch(options: &WatchOptions, tell: &mut dyn FnMut(&WatchEvent)) -> Resul
         end_with(parent, rustix::process::Signal::TERM)?;
     }
     let signals = Signals::new()?;
-    let pid = supervisor_of(options.pid)?.map_or(options.pid, |(status, _)| status.pid);
+    let pid = supervisor_of(options.pid)?.map_or(options.pid, |running| running.status.pid);
     let program = match own_process(pid) {
         // It has been quick.
         Err(JobError::NoSuchProcess { .. }) if options.parent.is_some() => return Ok(()),

@@ -1,12 +1,14 @@
 //! Host libraries: they connect, are connected with the cards, and are told to pause later.
 
 use super::Supervisor;
+use crate::checkpoint::HostAgent;
 use crate::error::JobError;
+use crate::swap::Registry;
 use snapify_fabric::{Channel, ChannelError};
 use snapify_offload::control::{
     CardInfo, HostId, HostToSupervisor, SupervisorToCard, SupervisorToHost, VERSION,
 };
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// A connected host library.
 pub(crate) struct Agent {
@@ -14,6 +16,19 @@ pub(crate) struct Agent {
     pub pid: i32,
     /// The connection.
     pub channel: Channel,
+    /// Readable when the process has ended, though children of it may hold the connection.
+    pub handle: OwnedFd,
+    /// Its number among those that connect to this supervisor.
+    pub number: u64,
+    /// Inode numbers of the sockets that it has, but for its end of the connection.
+    pub card_sockets: Vec<u64>,
+    /// It has ended, or closed the connection.
+    pub is_gone: bool,
+}
+
+/// The inode number of a socket.
+pub(crate) fn inode(socket: impl AsFd) -> Option<u64> {
+    rustix::fs::fstat(socket).ok().map(|stat| stat.st_ino)
 }
 
 /// Names the connection of a host process for the card that it knows by `number`: two of its numbers may be served by
@@ -39,10 +54,10 @@ impl Supervisor {
             ))
         };
         match outcome {
-            Ok(pid) => self.agents.push(Agent {
-                pid,
-                channel: stranger,
-            }),
+            Ok(greeted) => {
+                self.agents.push(greeted.with(stranger));
+                self.note_news();
+            }
             Err(message) => {
                 eprintln!("snapify: {message}");
                 let _ = stranger.send_now(&SupervisorToHost::Refused { message }, &[]);
@@ -50,7 +65,7 @@ impl Supervisor {
         }
     }
 
-    fn connect_to_cards(&mut self, host: &Channel) -> Result<i32, JobError> {
+    fn connect_to_cards(&mut self, host: &Channel) -> Result<Greeted, JobError> {
         let lost = |source| JobError::Connection {
             peer: "the host process".into(),
             source,
@@ -58,12 +73,12 @@ impl Supervisor {
         let pid = host.peer_credentials().map_err(lost)?.pid;
         let first = self.next_host;
         self.next_host += 1;
+        let handle = crate::processes::own_process(pid)?;
         let mut ends = Vec::new();
         let mut cards = Vec::new();
         for (number, card) in (0..).zip(&self.card_of) {
             let card = &self.cards[*card as usize];
             let (ours, theirs) = Channel::pair().map_err(lost)?;
-            let handle = crate::processes::own_process(pid)?;
             let id = host_id(first, number);
             card.request(
                 &SupervisorToCard::Host { host: id },
@@ -84,28 +99,80 @@ impl Supervisor {
             &fds,
         )
         .map_err(lost)?;
-        Ok(pid)
+        Ok(Greeted {
+            pid,
+            handle,
+            number: first,
+            card_sockets: ends.iter().filter_map(inode).collect(),
+        })
     }
 
     /// A host library says something unasked: it goes away, or answers what a dead worker asked.
     pub(super) fn hear(&mut self, index: usize) {
-        if let Err(ChannelError::Closed) = self.agents[index].channel.recv::<HostToSupervisor>() {
-            self.agents.swap_remove(index);
+        let agent = &mut self.agents[index];
+        if let Err(ChannelError::Closed) = agent.channel.recv::<HostToSupervisor>() {
+            agent.is_gone = true;
         }
     }
 
-    /// The host library of the program itself, if it has connected.
-    pub(super) fn agent(&self) -> Option<&Agent> {
-        let pid = self.program.pid();
-        self.agents.iter().find(|agent| agent.pid == pid)
+    /// Forgets those that are gone. The cards have ended what they had there; of what was swapped out the image goes, too.
+    pub(super) fn forget_gone(&mut self) {
+        let gone = |agent: &Agent| agent.is_gone;
+        let pids: Vec<i32> = self
+            .agents
+            .iter()
+            .filter(|one| gone(one))
+            .map(|one| one.pid)
+            .collect();
+        if pids.is_empty() {
+            return;
+        }
+        self.agents.retain(|agent| !gone(agent));
+        let registry = Registry::of(self.house.folder.path());
+        for swapped in registry.all() {
+            if swapped.host.is_some_and(|host| pids.contains(&host)) {
+                registry.remove(&swapped);
+            }
+        }
+        self.note_news();
     }
 
-    /// Takes over the connection of a restored host library.
-    pub(crate) fn adopt_agent(&mut self, channel: Channel, next_host: u64) {
-        self.agents.push(Agent {
-            pid: self.program.pid(),
-            channel,
+    /// The host libraries, that of the program itself first.
+    pub(super) fn host_agents(&self) -> Vec<HostAgent<'_>> {
+        let program = self.program.pid();
+        let mut agents: Vec<_> = self.agents.iter().filter(|agent| !agent.is_gone).collect();
+        agents.sort_by_key(|agent| (agent.pid != program, agent.number));
+        let agents = agents.into_iter().map(|agent| HostAgent {
+            pid: agent.pid,
+            channel: &agent.channel,
         });
+        agents.collect()
+    }
+
+    /// Takes over the connections of restored host libraries.
+    pub(crate) fn adopt_agents(&mut self, agents: Vec<Agent>, next_host: u64) {
+        self.agents = agents;
         self.next_host = next_host;
+    }
+}
+
+/// A host library that has its connections to the cards.
+struct Greeted {
+    pid: i32,
+    handle: OwnedFd,
+    number: u64,
+    card_sockets: Vec<u64>,
+}
+
+impl Greeted {
+    fn with(self, channel: Channel) -> Agent {
+        Agent {
+            pid: self.pid,
+            channel,
+            handle: self.handle,
+            number: self.number,
+            card_sockets: self.card_sockets,
+            is_gone: false,
+        }
     }
 }

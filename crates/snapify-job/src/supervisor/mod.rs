@@ -7,7 +7,7 @@ mod program;
 mod requests;
 mod status;
 
-pub(crate) use agents::host_id;
+pub(crate) use agents::{Agent, host_id, inode};
 pub(crate) use program::Program;
 
 use crate::card::Card;
@@ -18,7 +18,6 @@ use crate::runtime_dir::{ApplicationDir, RuntimeDir};
 use crate::schedule::{Prepared, Schedule, WatcherProcess};
 use crate::shared_cards::{DEFAULT_CARD_MEMORY, SharedCards, Wanted};
 use crate::signals::Signals;
-use agents::Agent;
 use requests::QueuedRequest;
 use snapify_fabric::{Channel, ChannelError, Listener};
 use snapify_store::ProgramIdentity;
@@ -82,6 +81,7 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, JobError> {
             program: words,
             identity,
             restarted_from: None,
+            agent_socket: None,
         },
         house,
         cards,
@@ -164,6 +164,8 @@ pub(crate) struct Origin {
     pub identity: ProgramIdentity,
     /// The snapshot that it was restarted from.
     pub restarted_from: Option<PathBuf>,
+    /// Where its processes look for their supervisor, if not at this one's own place: where that was when they were started.
+    pub agent_socket: Option<PathBuf>,
 }
 
 /// A running application, seen from its supervisor.
@@ -198,6 +200,7 @@ enum Source {
     Stranger(usize),
     Client(usize),
     Agent(usize),
+    AgentsEnd(usize),
     Card(usize),
     Worker,
     Watcher,
@@ -249,7 +252,6 @@ impl Supervisor {
                     sources.iter().map(|source| self.fd(*source)).collect();
                 crate::processes::wait_readable(&fds, self.patience())?
             };
-            self.grow_impatient();
             // From the back, so that removing an element leaves the indices of those before it right.
             let ready: Vec<Source> = sources
                 .into_iter()
@@ -260,6 +262,7 @@ impl Supervisor {
             for source in ready.into_iter().rev() {
                 self.handle(source);
             }
+            self.forget_gone();
             if let Some(status) = self.program.try_wait()? {
                 self.finish_worker();
                 self.finish_watcher(status);
@@ -299,6 +302,7 @@ impl Supervisor {
         if self.working.is_none() {
             sources.extend((0..self.agents.len()).map(Source::Agent));
         }
+        sources.extend((0..self.agents.len()).map(Source::AgentsEnd));
         let cards = 0..self.cards.len();
         sources.extend(cards.filter(|card| !self.is_lost(*card)).map(Source::Card));
         sources.extend(self.working.as_ref().map(|_| Source::Worker));
@@ -315,6 +319,7 @@ impl Supervisor {
             Source::Stranger(index) => self.strangers[index].as_fd(),
             Source::Client(index) => self.clients[index].as_fd(),
             Source::Agent(index) => self.agents[index].channel.as_fd(),
+            Source::AgentsEnd(index) => self.agents[index].handle.as_fd(),
             Source::Card(index) => self.cards[index].as_fd(),
             Source::Worker => match &self.working {
                 Some((worker, _)) => worker.as_fd(),
@@ -347,6 +352,7 @@ impl Supervisor {
                 self.serve(client);
             }
             Source::Agent(index) => self.hear(index),
+            Source::AgentsEnd(index) => self.agents[index].is_gone = true,
             Source::Card(index) => self.hear_card(index),
             Source::Worker => self.end_worker(),
             Source::Watcher => {

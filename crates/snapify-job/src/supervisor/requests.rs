@@ -16,12 +16,19 @@ use std::time::{Duration, Instant};
 /// How long a checkpoint waits for a host library that seems to be connecting just now.
 const CONNECTING: Duration = Duration::from_millis(300);
 
+/// How often a checkpoint is tried where host processes come and go.
+const TRIES: u32 = 20;
+
 /// Something that takes long and was asked for.
 pub(super) struct QueuedRequest {
     work: Work,
     asker: Channel,
-    /// Until when it waits for the host library to connect, once it has met a socket that may be its.
+    /// Until when it waits for a host library to connect, or to go, once it has met what may be one's.
     until: Option<Instant>,
+    /// How often it was tried.
+    tries: u32,
+    /// Whether a host library has come or gone since it was tried last.
+    news: bool,
 }
 
 /// What is to be done.
@@ -46,7 +53,8 @@ impl Supervisor {
         match client.recv::<Request>() {
             Ok((Request::Status, _)) => {
                 let status = self.status(self.doing());
-                let _ = client.send_now(&Reply::Status { status }, &[]);
+                let sockets = self.host_sockets();
+                let _ = client.send_now(&Reply::Status { status, sockets }, &[]);
             }
             Ok((
                 Request::Checkpoint {
@@ -81,7 +89,17 @@ impl Supervisor {
             work,
             asker,
             until: None,
+            tries: 0,
+            news: false,
         });
+    }
+
+    /// Host libraries have come or gone: what has failed because of them may succeed.
+    pub(super) fn note_news(&mut self) {
+        let working = self.working.iter_mut().map(|(_, request)| request);
+        for request in self.waiting.front_mut().into_iter().chain(working) {
+            request.news = true;
+        }
     }
 
     /// Starts what was asked for next, if nothing is being done.
@@ -91,25 +109,43 @@ impl Supervisor {
         if self.working.is_some() || connecting {
             return;
         }
-        let agent = self.agent().map(|agent| &agent.channel);
+        let Some(request) = self.waiting.front_mut() else {
+            return;
+        };
+        if !request.news && request.until.is_some_and(|until| until > Instant::now()) {
+            return;
+        }
+        // Where nobody has come or gone in the meantime, the same again would come to the same.
+        let may_try_again = request.tries == 0 || (request.news && request.tries < TRIES);
+        request.tries += 1;
+        request.until = None;
+        request.news = false;
         let Some(request) = self.waiting.front() else {
             return;
         };
-        if agent.is_none() && request.until.is_some_and(|until| until > Instant::now()) {
-            return;
-        }
+        let folder = &self.house.folder;
         let application = Application {
             host: self.program.pid(),
-            agent,
+            agents: self.host_agents(),
             cards: self
                 .card_of
                 .iter()
                 .map(|card| self.cards[*card as usize].info.memory)
                 .collect(),
+            daemons: self
+                .card_of
+                .iter()
+                .map(|card| self.cards[*card as usize].pid())
+                .collect(),
             program: self.origin.program.clone(),
             identity: self.origin.identity.clone(),
-            agent_socket: Some(self.house.folder.agent_socket()),
-            may_be_connecting: agent.is_none() && request.until.is_none(),
+            folder: Some(folder.path().to_owned()),
+            agent_socket: self
+                .origin
+                .agent_socket
+                .clone()
+                .or_else(|| Some(folder.agent_socket())),
+            may_try_again,
         };
         let asker = request
             .asker
@@ -150,7 +186,7 @@ impl Supervisor {
             crate::checkpoint::Ending::Died => {
                 clean_up_after_worker(self.program.pid());
                 // It may have died between pause and resume.
-                if let Some(agent) = self.agent() {
+                for agent in self.host_agents() {
                     let _ = agent.channel.send_now(&SupervisorToHost::Resume, &[]);
                 }
                 let message = match &request.work {
@@ -181,17 +217,6 @@ impl Supervisor {
             card_of: self.card_of.clone(),
             count: u32::try_from(self.cards.len()).unwrap_or(u32::MAX),
             lost: self.lost_cards.clone(),
-        }
-    }
-
-    /// A checkpoint that waited long enough is taken without the host library.
-    pub(super) fn grow_impatient(&mut self) {
-        let now = Instant::now();
-        if let Some(request) = self.waiting.front_mut()
-            && request.until.is_some_and(|until| until <= now)
-        {
-            // Not none: it has had its second chance.
-            request.until = Some(now);
         }
     }
 

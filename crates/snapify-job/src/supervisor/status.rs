@@ -1,9 +1,9 @@
 //! What an application looks like from outside.
 
-use super::Supervisor;
+use super::{Supervisor, inode};
 use crate::protocol::{ApplicationStatus, CardStatus, OffloadProcessStatus};
 use crate::swap::Registry;
-use snapify_offload::control::{CardToSupervisor, ProcessState, SupervisorToCard};
+use snapify_offload::control::{CardToSupervisor, HostId, ProcessState, SupervisorToCard};
 
 /// The state of a process that is on no card.
 const SWAPPED_OUT: &str = "swapped-out";
@@ -56,6 +56,7 @@ impl Supervisor {
                             .and_then(|state| Some(state.as_str()?.to_owned()))
                             .unwrap_or_default(),
                         swapped_to: None,
+                        host: process.host.and_then(|host| self.host_pid(host)),
                     });
                 }
             }
@@ -82,6 +83,7 @@ impl Supervisor {
                 store_bytes: swapped.store_bytes,
                 state: SWAPPED_OUT.into(),
                 swapped_to: Some(swapped.dir),
+                host: swapped.host,
             });
         }
         ApplicationStatus {
@@ -90,8 +92,35 @@ impl Supervisor {
             program: self.origin.program.clone(),
             state: state.into(),
             restarted_from: self.origin.restarted_from.clone(),
+            hosts: self.host_agents().iter().map(|agent| agent.pid).collect(),
             cards,
             processes,
         }
+    }
+
+    /// The process behind a connection that a card has.
+    fn host_pid(&self, host: HostId) -> Option<i32> {
+        let found = self
+            .agents
+            .iter()
+            .find(|agent| agent.number == host.0 >> 32);
+        found.map(|agent| agent.pid)
+    }
+
+    /// Inode numbers of the sockets that host libraries have: their connections to this process and to the cards.
+    pub(super) fn host_sockets(&self) -> Vec<u64> {
+        let ours: Vec<u64> = self
+            .agents
+            .iter()
+            .filter_map(|agent| inode(&agent.channel))
+            .collect();
+        // Without the kernel's list those of restored ones are known at least.
+        let all = snapify_sys::unix_diag::all().unwrap_or_default();
+        let peers = all.iter().filter(|socket| ours.contains(&socket.inode));
+        let cards = self.agents.iter().flat_map(|agent| &agent.card_sockets);
+        peers
+            .filter_map(|socket| socket.peer)
+            .chain(cards.copied())
+            .collect()
     }
 }

@@ -1,7 +1,7 @@
 //! The command line's side.
 
 use super::{Order, SwapReport, Which};
-use crate::clients::ask_supervisor;
+use crate::clients::{ask_supervisor, supervisor_of};
 use crate::error::JobError;
 use crate::events::Observer;
 use crate::protocol::{Reply, Request};
@@ -55,7 +55,14 @@ pub fn migrate(
     ask(pid, Order::Migrate { card, which }, observer)
 }
 
-fn ask(pid: i32, order: Order, observer: &mut dyn Observer) -> Result<SwapReport, JobError> {
+fn ask(pid: i32, mut order: Order, observer: &mut dyn Observer) -> Result<SwapReport, JobError> {
+    // Who names one of several host processes means what that has on cards.
+    if let Some(running) = supervisor_of(pid)?
+        && running.status.pid != pid
+        && running.status.hosts.contains(&pid)
+    {
+        order.which_mut().host = Some(pid);
+    }
     match ask_supervisor(pid, &Request::Swap { order }, observer)? {
         Reply::Swapped { report } => Ok(report),
         other => Err(JobError::Refused(format!(

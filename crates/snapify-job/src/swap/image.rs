@@ -109,6 +109,7 @@ mod tests {
     fn swapped(image: &Path, made: Vec<PathBuf>) -> Swapped {
         Swapped {
             id: ProcessId(1),
+            host: None,
             card: 0,
             store_bytes: 0,
             dir: image.to_owned(),

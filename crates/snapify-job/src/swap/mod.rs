@@ -30,6 +30,9 @@ pub struct Which {
     pub process: Option<String>,
     /// By the card that it is on; any if none is given.
     pub card: Option<u32>,
+    /// By the process that it works for; any of the application if none is given.
+    #[serde(default)]
+    pub host: Option<i32>,
 }
 
 /// What is to be done with one offload process.
@@ -60,6 +63,15 @@ pub(crate) enum Order {
 }
 
 impl Order {
+    /// The process that is meant.
+    fn which_mut(&mut self) -> &mut Which {
+        match self {
+            Self::SwapOut { which, .. }
+            | Self::SwapIn { which, .. }
+            | Self::Migrate { which, .. } => which,
+        }
+    }
+
     /// What it is called.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -152,7 +164,7 @@ fn registry_of(application: &Application<'_>) -> Result<Registry, JobError> {
 
 /// The folder in which a running application is found.
 fn folder_of<'a>(application: &'a Application<'_>) -> Option<&'a Path> {
-    application.agent_socket.as_deref().and_then(Path::parent)
+    application.folder.as_deref()
 }
 
 /// The error of an application without cards.

@@ -62,7 +62,7 @@ pub(super) fn swap_out(
         pages,
         store,
         steps,
-    } = await_capture(&ours, &member_name, link, host, application.host)?;
+    } = await_capture(&ours, &member_name, link, host, run.request.pid())?;
     link.flush();
     run.since("capture", paused);
     timing::note_capture(&run.recorder, from, run.on(from), &steps, &pages, &store);
@@ -76,6 +76,7 @@ pub(super) fn swap_out(
 
     let mut swapped = Swapped {
         id: process.id,
+        host: Some(run.request.pid()),
         card: from,
         store_bytes: store.pages_stored * snapify_store::PAGE_SIZE,
         dir: dir.to_owned(),

@@ -16,6 +16,9 @@ pub(crate) struct Registry {
 pub(crate) struct Swapped {
     /// Which.
     pub id: ProcessId,
+    /// The process that it works for.
+    #[serde(default)]
+    pub host: Option<i32>,
     /// The card that it was on.
     pub card: u32,
     /// Bytes of its local store.

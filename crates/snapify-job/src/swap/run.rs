@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// An operation on one offload process, going on.
 pub(super) struct Run<'a> {
     pub application: &'a Application<'a>,
-    /// A handle of the host process.
+    /// A handle of the process's host process.
     pub host: OwnedFd,
     pub request: Request<'a>,
     /// The process that is meant.
@@ -51,14 +51,13 @@ impl<'a> Run<'a> {
     ) -> Result<Self, JobError> {
         let recorder = Recorder::begin(operation);
         recorder.pid(application.host);
-        let host = own_process(application.host)?;
-        let request = Request::new(application)?;
         let (wanted, verb) = match operation {
             Operation::SwapIn => (HostProcessState::SwappedOut, "swap in"),
             Operation::SwapOut => (HostProcessState::Running, "swap out"),
             _ => (HostProcessState::Running, operation.name()),
         };
-        let process = select(&request, cards, which, wanted, verb)?;
+        let (request, process) = select(&application.agents, cards, which, wanted, verb)?;
+        let host = own_process(request.pid())?;
         recorder.since(Actor::Coordinator, "check", recorder.began());
         Ok(Self {
             application,
@@ -120,7 +119,7 @@ impl<'a> Run<'a> {
         }
         SwapReport {
             operation: self.operation.name().into(),
-            pid: self.application.host,
+            pid: self.request.pid(),
             process: self.process.id.to_string(),
             from: outcome.from,
             card: outcome.card,

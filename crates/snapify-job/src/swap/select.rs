@@ -1,7 +1,7 @@
 //! Finding the offload process that is meant.
 
 use super::{Cards, Which};
-use crate::checkpoint::Request;
+use crate::checkpoint::{HostAgent, Request};
 use crate::error::JobError;
 use snapify_offload::control::{HostProcess, HostProcessState, HostToSupervisor, SupervisorToHost};
 
@@ -9,23 +9,44 @@ use snapify_offload::control::{HostProcess, HostProcessState, HostToSupervisor, 
 ///
 /// # Errors
 /// If there is none, or several.
-pub(super) fn select(
-    request: &Request<'_>,
+pub(super) fn select<'a>(
+    agents: &[HostAgent<'a>],
     cards: &Cards,
     which: &Which,
     wanted: HostProcessState,
     verb: &str,
-) -> Result<HostProcess, JobError> {
+) -> Result<(Request<'a>, HostProcess), JobError> {
+    if agents.is_empty() {
+        return Err(super::no_cards());
+    }
+    let mut all = Vec::new();
+    let meant = |agent: &&HostAgent<'a>| which.host.is_none_or(|host| host == agent.pid);
+    for agent in agents.iter().filter(meant) {
+        let request = Request::new(*agent);
+        match processes_of(&request) {
+            Ok(processes) => all.extend(processes.into_iter().map(|process| (request, process))),
+            // What it had on cards has ended with it.
+            Err(JobError::Died { .. }) if agents.len() > 1 => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let processes = all.iter().map(|(_, process)| process.clone()).collect();
+    let chosen = choose(processes, cards, which, wanted, verb).map_err(JobError::Refused)?;
+    let found = all.into_iter().find(|(_, process)| process.id == chosen.id);
+    found.ok_or_else(super::no_cards)
+}
+
+/// The offload processes of a host process.
+fn processes_of(request: &Request<'_>) -> Result<Vec<HostProcess>, JobError> {
     request.send(&SupervisorToHost::Processes, &[])?;
-    let processes = loop {
+    loop {
         match request.receive()? {
-            HostToSupervisor::Processes { processes } => break processes,
+            HostToSupervisor::Processes { processes } => return Ok(processes),
             HostToSupervisor::Failed { message } => return Err(JobError::Refused(message)),
             // An answer that nobody waited for.
             _ => {}
         }
-    };
-    choose(processes, cards, which, wanted, verb).map_err(JobError::Refused)
+    }
 }
 
 fn choose(
@@ -120,6 +141,7 @@ mod tests {
         let which = Which {
             process: process.map(str::to_owned),
             card,
+            host: None,
         };
         choose(processes, &cards, &which, wanted, "move").map(|found| found.id.0)
     }

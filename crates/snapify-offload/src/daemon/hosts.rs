@@ -88,13 +88,13 @@ impl Daemon {
             HostRequest::Pause { id } => {
                 let id = host.process(id);
                 self.owned(host, id)?;
-                self.ask(id, request, CardToSink::Pause)?;
+                self.ask(id, request, CardToSink::Pause, &[])?;
             }
             HostRequest::Resume { id } => {
                 let id = host.process(id);
                 self.owned(host, id)?;
                 self.start_restored(id)?;
-                self.ask(id, request, CardToSink::Resume)?;
+                self.ask(id, request, CardToSink::Resume, &fds)?;
             }
             HostRequest::Capture {
                 id,

@@ -16,7 +16,7 @@ use snapify_fabric::{Channel, ChannelError, SharedFile};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
@@ -226,7 +226,9 @@ impl Daemon {
         id: ProcessKey,
         request: u64,
         message: CardToSink,
+        fds: &[OwnedFd],
     ) -> Result<(), String> {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let process = self.processes.get_mut(&id).ok_or_else(|| unknown(id))?;
         if process.pending.is_some() {
             return Err(format!(
@@ -238,7 +240,7 @@ impl Daemon {
             .as_ref()
             .ok_or_else(|| format!("offload process {id} is ending"))?;
         control
-            .send_now(&message, &[])
+            .send_now(&message, &fds)
             .map_err(|error| format!("offload process {id}: {error}"))?;
         process.pending = Some(Pending::Host(request));
         Ok(())

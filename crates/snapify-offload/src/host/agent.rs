@@ -65,6 +65,8 @@ struct Paused<'a> {
     absent: Vec<Arc<Process>>,
     /// Why the application cannot go on as it was, to be told when it is resumed.
     complaint: Option<String>,
+    /// Whether this is a restored process.
+    is_restored: bool,
     /// What the pause takes.
     stopwatch: Stopwatch,
 }
@@ -81,6 +83,7 @@ impl<'a> Paused<'a> {
             closed: Vec::new(),
             absent: Vec::new(),
             complaint: None,
+            is_restored: false,
             stopwatch,
         }
     }
@@ -236,6 +239,7 @@ impl<'a> Paused<'a> {
 
     /// This is a restored host process: takes up with the restored offload processes.
     fn restored(&mut self, processes: &[PausedProcess]) {
+        self.is_restored = true;
         // What was swapped out is on a card again, paused like the others.
         for process in self.absent.drain(..) {
             if let Err(error) = process.comes_back() {
@@ -267,7 +271,10 @@ impl<'a> Paused<'a> {
             if process.status().is_err() {
                 continue;
             }
-            let outcome = process.resume_at_card();
+            let outcome = match self.is_restored {
+                true => process.resume_restored(),
+                false => process.resume_at_card(),
+            };
             if let Err(error) = outcome
                 && process.status().is_ok()
             {

@@ -13,7 +13,7 @@
 //! may be called by any thread at any time: out of turn it is refused in words, and changes nothing.
 
 use super::phase::{Pauser, Phase, State};
-use super::process::{call, unexpected};
+use super::process::{call, outputs, unexpected};
 use super::{Process, Result, Runtime};
 use crate::control::{
     CaptureDecision, CaptureEvent, PausedProcess, ProcessId, STEP_OFFLOAD_GATE, SaveForm, Step,
@@ -304,10 +304,24 @@ impl Process {
 
     /// Opens the gate of the other side.
     pub(super) fn resume_at_card(&self) -> Result<()> {
+        self.resume_with(&[])
+    }
+
+    /// The same, of a process that was restored together with this one: the outputs that it was given for the time being are
+    /// replaced by those that this process has.
+    pub(super) fn resume_restored(&self) -> Result<()> {
+        match std::fs::File::options().write(true).open("/dev/null") {
+            Ok(null) => self.resume_with(&outputs(&null)),
+            Err(_) => self.resume_with(&[]),
+        }
+    }
+
+    fn resume_with(&self, outputs: &[BorrowedFd<'_>]) -> Result<()> {
         self.status()?;
         let operation = "resume an offload process";
         let card = self.current_card();
-        match call(&card, HostRequest::Resume { id: self.id() }, &[], operation) {
+        let request = HostRequest::Resume { id: self.id() };
+        match call(&card, request, outputs, operation) {
             Ok((CardReply::Resumed, _)) => Ok(()),
             Ok((other, _)) => Err(unexpected(&card, operation, &other)),
             // It has died, which says more.

@@ -153,8 +153,8 @@ fn announce(control: &Channel) -> Result<(), ChannelError> {
 /// new connection at the same descriptor.
 fn serve(sink: &Sink, control: &Channel) -> Result<(), ChannelError> {
     loop {
-        let request = match control.recv() {
-            Ok((request, _)) => request,
+        let (request, fds) = match control.recv() {
+            Ok(message) => message,
             Err(ChannelError::Closed) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -166,6 +166,7 @@ fn serve(sink: &Sink, control: &Channel) -> Result<(), ChannelError> {
                 }
             }
             CardToSink::Resume => {
+                write_to(fds);
                 sink.gate.open();
                 SinkToCard::Resumed
             }
@@ -176,6 +177,16 @@ fn serve(sink: &Sink, control: &Channel) -> Result<(), ChannelError> {
         };
         control.send(&answer, &[])?;
     }
+}
+
+/// Takes these two, if they are given, as standard output and error.
+fn write_to(outputs: Vec<OwnedFd>) {
+    let Ok([stdout, stderr]) = <[OwnedFd; 2]>::try_from(outputs) else {
+        return;
+    };
+    // What cannot be is no reason to do nothing: the process has outputs.
+    let _ = rustix::stdio::dup2_stdout(stdout);
+    let _ = rustix::stdio::dup2_stderr(stderr);
 }
 
 /// What is the runtime's own in this process.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::capture::Gathered;
 use crate::error::{Obstacle, ProcError};
-use crate::external::{External, Outside};
+use crate::external::{Declared, Outside};
 use crate::identity;
 use crate::ids::{Pid, RemoteFd};
 use crate::procfs::ProcDir;
@@ -41,7 +41,7 @@ pub(crate) type RemoteWork<'a> = dyn FnMut(&mut Tracee<'_>) -> Result<i32, ProcE
 pub(crate) fn capture(
     subjects: &[Subject<'_>],
     members: HashMap<Pid, Pid>,
-    externals: &[External],
+    declared: &[Declared],
     outside: Outside,
     gathered: &Gathered,
     within: &mut Within<'_>,
@@ -52,7 +52,7 @@ pub(crate) fn capture(
         proc: &our_proc,
         inner_pid: us,
     };
-    let survey = Survey::new(subjects, Some(ours), members, externals, outside)?;
+    let survey = Survey::new(subjects, Some(ours), members, declared, outside)?;
     survey
         .obstacles
         .into_iter()

@@ -137,7 +137,7 @@ pub(super) fn has_inherited(seen: &Seen, view: &View<'_>) -> bool {
             .is_ok_and(|target| target == seen.link);
         same_link && kcmp(pid.0, other.0, Kind::File, number, number).is_ok_and(Ordering::is_eq)
     };
-    others(|other| view.members.contains_key(&other)).is_ok_and(|mut others| others.any(has_it))
+    others(|other| view.is_known(other)).is_ok_and(|mut others| others.any(has_it))
 }
 
 /// Whether another process has a pipe with a name open.
@@ -154,7 +154,7 @@ pub(super) fn of_named_pipe(seen: &Seen, view: &View<'_>) -> bool {
                     .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == seen.object_id())
         })
     };
-    others(|other| view.members.contains_key(&other)).is_ok_and(|mut others| others.any(has_it))
+    others(|other| view.is_known(other)).is_ok_and(|mut others| others.any(has_it))
 }
 
 /// All processes but those that are saved.

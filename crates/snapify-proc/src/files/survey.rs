@@ -7,7 +7,7 @@ use super::{
     terminal, timerfd, unix,
 };
 use crate::error::{Obstacle, ProcError};
-use crate::external::{External, Outside};
+use crate::external::{Declared, Outside};
 use crate::ids::{Pid, RemoteFd};
 use crate::path::ImagePath;
 use crate::procfs::ProcDir;
@@ -127,8 +127,8 @@ pub(crate) struct View<'a> {
     pub owners: Vec<Owner<'a>>,
     /// Ids of all processes that are saved, as we see them and as they see themselves.
     pub members: HashMap<Pid, Pid>,
-    /// Declared by the agent of the first process.
-    pub externals: &'a [External],
+    /// What agents have declared.
+    pub externals: external::Externals<'a>,
     /// For every pipe whether the processes can read and write it, by inode number.
     pub pipes: HashMap<u64, (bool, bool)>,
     /// Other processes that hold pipes of which these have both ends, by inode number.
@@ -150,6 +150,11 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
+    /// Whether a process is saved, or may hold what those hold that are.
+    pub fn is_known(&self, pid: Pid) -> bool {
+        self.members.contains_key(&pid) || self.externals.is_partner(pid)
+    }
+
     /// The process that a descriptor belongs to.
     pub fn owner(&self, seen: &Seen) -> &Owner<'a> {
         &self.owners[seen.process]
@@ -213,7 +218,7 @@ pub(crate) struct Survey<'a> {
 
 impl<'a> Survey<'a> {
     /// Looks at all descriptors of `subjects`, which have tables of their own. `members` are the ids of all processes that
-    /// are saved, as we see them and as they see themselves; `externals` are the first subject's. If the processes are
+    /// are saved, as we see them and as they see themselves; `declared` is what their agents have. If the processes are
     /// frozen, descriptors on their way through their sockets are looked at too: those are `ours`, this process, which then
     /// comes last among the owners.
     ///
@@ -223,9 +228,10 @@ impl<'a> Survey<'a> {
         subjects: &[Subject<'a>],
         ours: Option<Subject<'a>>,
         members: HashMap<Pid, Pid>,
-        externals: &'a [External],
+        declared: &'a [Declared],
         outside: Outside,
     ) -> Result<Self, ProcError> {
+        let externals = external::Externals::new(subjects, declared);
         let mut seen = Vec::new();
         let mut nameless = Vec::new();
         for (process, subject) in subjects.iter().enumerate() {
@@ -248,14 +254,14 @@ impl<'a> Survey<'a> {
                 }
             }
         }
-        let mut obstacles = external::missing(externals, &seen);
+        let mut obstacles = externals.missing(&seen);
         obstacles.append(&mut nameless);
         let mut owners = Vec::with_capacity(subjects.len() + 1);
         for subject in subjects {
             owners.push(Owner::new(subject)?);
         }
         let unix =
-            unix::set::SocketSet::new(unix_sockets(&owners, &seen, externals)?, ours.is_some())?;
+            unix::set::SocketSet::new(unix_sockets(&owners, &seen, &externals)?, ours.is_some())?;
         if let Some(ours) = ours {
             owners.push(Owner::new(&ours)?);
             for fd in unix.flying() {
@@ -291,7 +297,7 @@ impl<'a> View<'a> {
         mut owners: Vec<Owner<'a>>,
         unix: unix::set::SocketSet,
         members: HashMap<Pid, Pid>,
-        externals: &'a [External],
+        externals: external::Externals<'a>,
         outside: Outside,
         seen: &[Seen],
     ) -> Result<Self, ProcError> {
@@ -319,16 +325,14 @@ impl<'a> View<'a> {
             .collect();
         // What is on its way, and all that we look at, we have open ourselves.
         let us = Pid(std::process::id().cast_signed());
-        let is_known = |pid: Pid| members.contains_key(&pid) || pid == us;
+        let is_known =
+            |pid: Pid| members.contains_key(&pid) || externals.is_partner(pid) || pid == us;
         let holders = holders::of_pipes(&whole, is_known)?;
         let socket_holders = holders::of_sockets(&unix.saved().collect(), is_known)?;
-        let is_external = |seen: &Seen| {
-            seen.process == 0 && externals.iter().any(|one| one.fds.contains(&seen.fd))
-        };
         // What an agent has declared its own is so wherever it was inherited.
         let mut inodes: HashSet<u64> = seen
             .iter()
-            .filter(|one| is_external(one))
+            .filter(|one| externals.of(one).is_some())
             .map(|one| one.stat.st_ino)
             .collect();
         let sockets = seen
@@ -337,7 +341,7 @@ impl<'a> View<'a> {
             .filter_map(|one| inet::hold(one, || owners[one.process].duplicate(one.fd)))
             .collect();
         let inet = inet::InetSurvey::new(sockets, outside)?;
-        let is_member = |pid| members.contains_key(&pid);
+        let is_member = |pid| members.contains_key(&pid) || externals.is_partner(pid);
         let terminals = terminal::TerminalSurvey::new(seen, &owners, is_member)?;
         Ok(Self {
             owners,
@@ -384,18 +388,12 @@ impl<'a> Owner<'a> {
 fn unix_sockets(
     owners: &[Owner<'_>],
     seen: &[Seen],
-    externals: &[External],
+    externals: &external::Externals<'_>,
 ) -> Result<Vec<unix::set::Member>, ProcError> {
-    let is_external = |one: &Seen| {
-        one.process == 0
-            && externals
-                .iter()
-                .any(|external| external.fds.contains(&one.fd))
-    };
     let is_socket = |one: &&Seen| one.file_type() == FileType::Socket;
     let external: HashSet<u64> = seen
         .iter()
-        .filter(|one| is_external(one))
+        .filter(|one| externals.of(one).is_some())
         .map(|one| one.stat.st_ino)
         .collect();
     let mut found = HashMap::new();

@@ -114,11 +114,6 @@ impl ProcessImage {
                 self.kin.pid
             ));
         }
-        for (n, external) in self.externals.iter().enumerate() {
-            if self.externals[..n].iter().any(|e| e.key == external.key) {
-                return bad(format!("external {:?} is there twice", external.key));
-            }
-        }
         match self.shares.memory {
             Some(_) => Ok(()),
             None => self.memory.validate(),

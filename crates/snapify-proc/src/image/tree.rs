@@ -142,6 +142,12 @@ impl TreeImage {
                 ));
             }
         }
+        let mut keys = HashSet::new();
+        for external in self.processes.iter().flat_map(|p| &p.externals) {
+            if !keys.insert(external.key.as_str()) {
+                return bad(format!("external {:?} is there twice", external.key));
+            }
+        }
         for object in &self.objects {
             if !spaces.insert(object.space) {
                 return bad(format!(

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use snapify_store::Progress;
 use snapify_sys::process as sys;
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -80,6 +81,14 @@ impl Restored {
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.pid
+    }
+
+    /// The processes of the tree as the caller sees them, by the ids that they have for themselves.
+    ///
+    /// # Errors
+    /// If the tree cannot be looked at, as when it has ended.
+    pub fn outer_ids(&self) -> Result<HashMap<Pid, Pid>, ProcError> {
+        track::outer_ids(self.pid)
     }
 
     /// The process.

@@ -59,14 +59,11 @@ pub(super) fn hand_over(tracked: Vec<Tracked>, socket: &OwnedFd) -> std::io::Res
     })
 }
 
-/// The processes below `root`, as this process sees them, of which `tracked` was handed over.
+/// The processes of the tree of `root` as this process sees them, by the ids that they have for themselves.
 ///
 /// # Errors
 /// If the tree cannot be looked at, as when it ends.
-pub(super) fn seen_from_here(
-    root: Pid,
-    tracked: Vec<Tracked>,
-) -> Result<Vec<(Pid, SpaceId, OwnedFd)>, ProcError> {
+pub(super) fn outer_ids(root: Pid) -> Result<HashMap<Pid, Pid>, ProcError> {
     let mut outer = HashMap::new();
     for member in tree::find(root)? {
         let pid = member.pid();
@@ -75,6 +72,18 @@ pub(super) fn seen_from_here(
             outer.insert(status.inner_tgid(), pid);
         }
     }
+    Ok(outer)
+}
+
+/// The processes below `root`, as this process sees them, of which `tracked` was handed over.
+///
+/// # Errors
+/// If the tree cannot be looked at, as when it ends.
+pub(super) fn seen_from_here(
+    root: Pid,
+    tracked: Vec<Tracked>,
+) -> Result<Vec<(Pid, SpaceId, OwnedFd)>, ProcError> {
+    let outer = outer_ids(root)?;
     let found = tracked.into_iter().filter_map(|one| {
         let pid = outer.get(&one.pid)?;
         Some((*pid, one.space, one.uffd))

@@ -4,7 +4,7 @@ use super::{Described, Flags, Frozen, outline, shares};
 use crate::capture::{CaptureContext, Gathered};
 use crate::check;
 use crate::error::ProcError;
-use crate::external::External;
+use crate::external::{Declared, MappedFiles, declared_by};
 use crate::files::survey::Subject;
 use crate::freeze::FrozenProcess;
 use crate::ids::{Pid, Tid};
@@ -38,7 +38,7 @@ struct Seen {
 pub(super) fn describe(
     frozen: &mut Frozen,
     flags: Flags,
-    externals: &[External],
+    declared: &[Declared],
 ) -> Result<(TreeImage, Described), ProcError> {
     let relations = Relations::find(frozen)?;
     let places = relations.places();
@@ -88,13 +88,17 @@ pub(super) fn describe(
     let files::Tables { tables, files } = files::capture(
         &subjects,
         members,
-        externals,
+        declared,
         frozen.outside,
         &gathered,
         &mut within,
     )?;
     let mut tables = tables.into_iter();
 
+    let mut mapped = MappedFiles::default();
+    for process in &seen {
+        mapped.note(declared_by(declared, process.pid), &process.maps);
+    }
     let mut uses = ipc::Uses::default();
     let mut news = HashMap::new();
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
@@ -105,13 +109,14 @@ pub(super) fn describe(
     let mut processes = Vec::with_capacity(seen.len());
     let mut memories = Vec::with_capacity(seen.len());
     for (index, (process, frozen)) in seen.iter().zip(&mut frozen.processes).enumerate() {
+        let own = declared_by(declared, process.pid);
         let ctx = CaptureContext {
             pid: process.pid,
             proc: &process.proc,
             status: &process.status,
             maps: &process.maps,
             threads: &process.threads,
-            externals,
+            externals: &mapped.of(own, &process.maps),
             gathered: &gathered,
         };
         for obstacle in check::frozen(&ctx, |pid| relations.contains(pid))? {
@@ -133,11 +138,7 @@ pub(super) fn describe(
         };
         processes.push(ProcessImage {
             descriptors,
-            externals: if index == 0 {
-                externals.to_vec()
-            } else {
-                Vec::new()
-            },
+            externals: own.to_vec(),
             ..image
         });
         memories.push(ranges.map(|ranges| (space, ranges)));

@@ -13,7 +13,7 @@ pub use outline::{Outline, Rest};
 
 use crate::capture::Objects;
 use crate::error::{Obstacle, ProcError};
-use crate::external::{External, Outside};
+use crate::external::{Declared, External, Outside};
 use crate::freeze::FrozenProcess;
 use crate::ids::{Pid, Tid};
 use crate::image::TreeImage;
@@ -150,24 +150,37 @@ impl Frozen {
     /// [`ProcError::Unsupported`] with everything that stands in the way; [`ProcError::Died`] if one is killed
     /// meanwhile. Otherwise all stay frozen.
     pub fn describe(&mut self, externals: &[External]) -> Result<TreeImage, ProcError> {
-        self.describe_with(Flags::First, externals)
+        let first = Declared {
+            pid: self.pid(),
+            externals: externals.to_vec(),
+            partners: Vec::new(),
+        };
+        self.describe_with(Flags::First, &[first])
     }
 
-    /// As [`Self::describe`], without what takes as long as half a copy of the memory. It may be had [later](Outline).
+    /// As [`Self::describe`], where several processes may have agents, and without what takes as long as half a copy of the memory. It
+    /// may be had [later](Outline).
     ///
     /// # Errors
-    /// As [`Self::describe`].
-    pub fn outline(&mut self, externals: &[External]) -> Result<Outline, ProcError> {
-        let image = self.describe_with(Flags::Last, externals)?;
+    /// As [`Self::describe`]; also if a process with an agent is not among these.
+    pub fn outline(&mut self, declared: &[Declared]) -> Result<Outline, ProcError> {
+        let image = self.describe_with(Flags::Last, declared)?;
         Ok(Outline::new(image))
     }
 
     fn describe_with(
         &mut self,
         flags: Flags,
-        externals: &[External],
+        declared: &[Declared],
     ) -> Result<TreeImage, ProcError> {
-        match describe::describe(self, flags, externals) {
+        let is_here = |one: &&Declared| self.processes().any(|pid| pid == one.pid);
+        if let Some(missing) = declared.iter().find(|one| !is_here(one)) {
+            return Err(ProcError::Died {
+                pid: missing.pid,
+                during: "its description",
+            });
+        }
+        match describe::describe(self, flags, declared) {
             Ok((image, described)) => {
                 self.tracking.set_objects(described.objects.keyed());
                 self.described = Some(described);
