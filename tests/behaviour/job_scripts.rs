@@ -8,7 +8,7 @@ use snapify_tests::{
     survives,
 };
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
 /// `snapify run` of a script for bash on so many cards.
@@ -18,28 +18,28 @@ fn job(session: &Session, cards: &str, script: &str) -> Command {
     command
 }
 
-/// An example with a size, a run of a second or two, as words of a script.
-fn words(name: &str, device: &str) -> String {
-    let size = match name {
-        "md" => "--steps 64",
-        _ => "--vectors 49152",
-    };
+/// Runs of some seconds.
+const MD: &str = "md --steps 160";
+const SEARCH: &str = "search --vectors 131072";
+
+/// An example with its size, on a device, as words of a script.
+fn words(example_and_size: &str, device: &str) -> String {
+    let (name, size) = example_and_size.split_once(' ').expect("a name and a size");
     format!("{} {size} --device {device}", example(name).display())
 }
 
-/// The same, of a run that goes on until it is killed.
+/// A run that goes on until it is killed.
 fn endless(device: &str) -> String {
-    let program = example("md");
-    format!("{} --steps 1000000 --device {device}", program.display())
+    words("md --steps 1000000", device)
 }
 
 /// The digests of undisturbed runs of `md` and `search`.
 fn digests() -> [&'static str; 2] {
     static DONE: OnceLock<[String; 2]> = OnceLock::new();
     let done = DONE.get_or_init(|| {
-        ["md", "search"].map(|name| {
+        [MD, SEARCH].map(|example| {
             let session = Session::new();
-            let finished = session.finish(&mut job(&session, "1", &words(name, "0")));
+            let finished = session.finish(&mut job(&session, "1", &words(example, "0")));
             assert!(finished.status.success(), "{finished:?}");
             finished.digest().to_owned()
         })
@@ -96,7 +96,7 @@ fn a_program_in_a_pipeline_of_a_script() {
         survives(
             user,
             |session| {
-                let program = words("md", "0");
+                let program = words("md --steps 64", "0");
                 // Neither the shell nor timeout(1) uses a card.
                 let script = format!(
                     "timeout 200 {program} | tee log | grep digest; echo $PIPESTATUS >end; cat log | tail -1"
@@ -115,8 +115,8 @@ fn one_after_the_other() {
     for user in [User::Ordinary, User::Myself] {
         let script = format!(
             "{}; echo between $?; {}; echo after $?",
-            words("md", "0"),
-            words("search", "1")
+            words(MD, "0"),
+            words(SEARCH, "1")
         );
         let app = start(user, "2", &script, &["step "]);
         assert!(app.ask("check", &[]).status.success());
@@ -149,32 +149,64 @@ fn one_after_the_other() {
     }
 }
 
-/// Two programs at the same time, which write to files of their own.
-fn two(second_device: &str) -> String {
-    format!(
-        "{} >first & {} >second & echo started; wait -n && wait && tail -qn1 first second",
-        words("md", "0"),
-        words("search", second_device)
-    )
+/// What `omp_hold` with so many MiB says for one line of input.
+fn sum_of(mebibytes: u32) -> String {
+    let session = Session::new();
+    let program = compile("omp_hold.c", Language::OpenMp);
+    let script = format!("echo go | {} {mebibytes}", program.display());
+    let finished = session.finish(&mut job(&session, "1", &script));
+    assert!(finished.status.success(), "{finished:?}");
+    let sum = finished.last("sum ").expect("a sum");
+    format!("sum {sum}")
 }
 
-/// Waits until both work on their cards.
-fn both_at_work(app: &OffloadApp) {
-    poll_until("both programs work", || {
-        let has = |name: &str, word: &str| {
-            std::fs::read_to_string(app.session.path(name)).is_ok_and(|text| text.contains(word))
-        };
-        has("first", "step ") && has("second", "batch ")
-    });
-    assert_eq!((hosts(app).len(), app.places().len()), (2, 2));
+/// Two programs at the same time that hold something on their cards, and go on when the script has read a line.
+struct Two {
+    app: OffloadApp,
+    stdin: Option<ChildStdin>,
+}
+
+impl Two {
+    fn start(user: User, cards: &str, second_device: &str) -> Self {
+        let program = compile("omp_hold.c", Language::OpenMp);
+        let program = program.display();
+        let script = format!(
+            "mkfifo a b; {program} 8 <a >first & OMP_DEFAULT_DEVICE={second_device} {program} 12 <b >second & \
+             exec 3>a 4>b 5<&0; echo started; read line <&5; echo go >&3; echo go >&4; exec 3>&- 4>&-; \
+             wait -n && wait; cat first second"
+        );
+        let session = Arc::new(Session::of(user));
+        let mut run = session.start(job(&session, cards, &script).stdin(Stdio::piped()));
+        let stdin = Some(run.take_stdin());
+        let app = known(session, run, &["started"]);
+        poll_until("both hold what they shall", || {
+            let is_ready = |name: &str| {
+                let text = std::fs::read_to_string(app.session.path(name));
+                text.is_ok_and(|text| text.contains("ready"))
+            };
+            is_ready("first") && is_ready("second")
+        });
+        assert_eq!((hosts(&app).len(), app.places().len()), (2, 2));
+        Self { app, stdin }
+    }
+
+    /// Restarts a snapshot, and lets it come to its end.
+    fn expect(session: &Arc<Session>, args: &[&str]) {
+        let args = [&["restart", "snap", "--files=truncate"][..], args].concat();
+        let mut run = session.start(session.snapify(args).stdin(Stdio::piped()));
+        run.take_stdin().write_all(b"go\n").expect("write a line");
+        let finished = run.finish();
+        assert!(finished.status.success(), "{finished:?}");
+        let expected = format!("ready\n{}\nready\n{}\n", sum_of(8), sum_of(12));
+        assert_eq!(finished.stdout, expected, "{finished:?}");
+        session.expect_no_process();
+    }
 }
 
 #[test]
 fn two_at_the_same_time_on_two_cards() {
-    let expected = digests();
     for user in [User::Ordinary, User::Myself] {
-        let app = start(user, "2", &two("1"), &["started"]);
-        both_at_work(&app);
+        let Two { app, stdin } = Two::start(user, "2", "1");
         // The whole, and the two of which one is named by its process.
         app.refused("swap-out", &["swap"], &["several", "name one"]);
         let status = app.status();
@@ -185,56 +217,33 @@ fn two_at_the_same_time_on_two_cards() {
         };
         let session = app.session.clone();
         session.succeed(["swap-out", &on(1), "swap"]);
-        assert_eq!(
-            app.places()
-                .iter()
-                .filter(|(_, card)| card.is_none())
-                .count(),
-            1
-        );
+        let away = app
+            .places()
+            .iter()
+            .filter(|(_, card)| card.is_none())
+            .count();
+        assert_eq!(away, 1);
         session.succeed(["migrate", &on(0), "1"]);
         app.done("checkpoint", &["snap"]);
         session.succeed(["swap-in", &on(1), "0"]);
         app.done("checkpoint", &["snap"]);
         let session = kill(app);
-        let ats: &[_] = match user {
-            User::Ordinary => &["1", "2"],
-            User::Myself => &["1"],
-        };
-        for at in ats {
-            let finished = session.run(["restart", "snap", "--at", at, "--files=truncate"]);
-            assert!(finished.status.success(), "{finished:?}");
-            for digest in expected {
-                assert!(finished.stdout.contains(digest), "{at}: {finished:?}");
-            }
+        drop(stdin);
+        for at in ["1", "2"] {
+            Two::expect(&session, &["--at", at]);
         }
-        session.expect_no_process();
     }
 }
 
 #[test]
 fn two_at_the_same_time_on_one_card() {
-    let expected = digests();
-    let app = start(User::Ordinary, "1", &two("0"), &["started"]);
-    both_at_work(&app);
+    let Two { app, stdin } = Two::start(User::Ordinary, "1", "0");
     app.done("checkpoint", &["snap"]);
     app.done("checkpoint", &["snap", "--stop"]);
     let OffloadApp { session, run, .. } = app;
     assert_eq!(run.finish().killed_by(), Some(9));
-    let app = restart(&session, &["--files=truncate"], &[]);
-    both_at_work(&app);
-    let finished = app.run.finish();
-    assert!(finished.status.success(), "{finished:?}");
-    for digest in expected {
-        assert!(finished.stdout.contains(digest), "{finished:?}");
-    }
-    // Lines of program and shell are all there, once: they go on in the files where they were.
-    let text = std::fs::read_to_string(session.path("first")).expect("read the output");
-    let steps: Vec<_> = text.lines().filter(|line| line.contains("step ")).collect();
-    let mut once = steps.clone();
-    once.dedup();
-    assert!(!steps.is_empty() && steps == once, "{text}");
-    session.expect_no_process();
+    drop(stdin);
+    Two::expect(&session, &[]);
 }
 
 #[test]
@@ -255,9 +264,9 @@ fn a_program_with_children_of_its_own() {
     // What the card has for it can come and go, whatever the child has inherited.
     let session = Arc::new(Session::new());
     let mut command = session.snapify(["run", "--cards", "2", "--"]);
-    let expected = session.finish(command.arg(&program).args(["400", "packed"]));
+    let expected = session.finish(command.arg(&program).args(["800", "packed"]));
     let mut command = session.snapify(["run", "--cards", "2", "--"]);
-    let run = session.start(command.arg(&program).args(["400", "packed"]));
+    let run = session.start(command.arg(&program).args(["800", "packed"]));
     let app = known(session.clone(), run, &["round 20"]);
     assert!(app.ask("check", &[]).status.success());
     app.done("swap-out", &["swap"]);
@@ -284,7 +293,7 @@ fn below_python_and_make() {
     survives(
         User::Ordinary,
         |session| {
-            let program = words("md", "0");
+            let program = words("md --steps 64", "0");
             let makefile = format!("all:\n\t@python3 -c \"$$SCRIPT\" {program}\n");
             std::fs::write(session.path("Makefile"), makefile).expect("write a file");
             let mut command = session.snapify(["run", "--cards", "1", "--", "make", "-s"]);
@@ -298,28 +307,24 @@ fn below_python_and_make() {
 
 #[test]
 fn what_goes_wrong_concerns_one_of_them() {
-    let [md, _] = digests();
+    let program = compile("omp_hold.c", Language::OpenMp);
     let script = format!(
-        "{} & {} || echo failed; wait $!; echo the first $?",
-        words("md", "0"),
+        "mkfifo a; {} 8 <a >first & exec 3>a; {} || echo failed; echo go >&3; exec 3>&-; wait $!; echo the first $?; \
+         cat first",
+        program.display(),
         endless("1")
     );
     // A card dies: the program on it ends, and tells why; the other, and the script, go on.
     let app = start(User::Ordinary, "2", &script, &["step "]);
     poll_until("both use their cards", || app.places().len() == 2);
-    let died = app.status()["cards"][1]["pid"]
-        .as_i64()
-        .expect("a process id");
-    signal(died, Signal::KILL);
-    let OffloadApp {
-        session, mut run, ..
-    } = app;
-    run.wait_for("failed");
+    let died = app.status()["cards"][1]["pid"].as_i64();
+    signal(died.expect("a process id"), Signal::KILL);
+    let OffloadApp { session, run, .. } = app;
     let finished = run.finish();
     assert!(finished.status.success(), "{finished:?}");
     assert!(finished.stderr.contains("card 1"), "{finished:?}");
-    assert!(finished.stdout.contains("the first 0"), "{finished:?}");
-    assert_eq!(finished.digest(), md);
+    let end = format!("failed\nthe first 0\nready\n{}\n", sum_of(8));
+    assert!(finished.stdout.ends_with(&end), "{finished:?}");
     session.expect_no_process();
 }
 
