@@ -18,8 +18,8 @@
 //! With `ENGINE_CLOSE_TCP` in its environment it saves TCP connections to others as closed by the peer.
 
 use snapify_proc::{
-    External, Frozen, LaunchSpec, Orphans, Outside, Pid, RemoteAddr, RemoteFd, RestorePlan,
-    Tracking, TreeImage,
+    Declared, External, Frozen, LaunchSpec, Orphans, Outside, Pid, RemoteAddr, RemoteFd,
+    RestorePlan, Tracking, TreeImage,
 };
 use snapify_proc::{check, launch, reap_copies, restore};
 use snapify_store::{PAGE_SIZE, PageFile, PageSink, SpaceId};
@@ -89,7 +89,12 @@ fn save(
     if std::env::var_os("ENGINE_CLOSE_TCP").is_some() {
         frozen.set_outside(Outside::CloseTcp);
     }
-    let outline = frozen.outline(&externals)?;
+    let declared = Declared {
+        pid: frozen.pid(),
+        externals,
+        partners: Vec::new(),
+    };
+    let outline = frozen.outline(&[declared])?;
     let described = begin.elapsed();
     let pages = dir.join("pages.snap");
     let out = File::options()

@@ -4,7 +4,7 @@ use super::{Described, Flags, Frozen, outline, shares};
 use crate::capture::{CaptureContext, Gathered};
 use crate::check;
 use crate::error::ProcError;
-use crate::external::{Declared, MappedFiles, declared_by};
+use crate::external::{Declared, External, MappedFiles, declared_by};
 use crate::files::survey::Subject;
 use crate::freeze::FrozenProcess;
 use crate::ids::{Pid, Tid};
@@ -27,6 +27,8 @@ struct Seen {
     proc: ProcDir,
     status: Status,
     maps: Vec<Mapping>,
+    /// What agents have declared of what it has.
+    externals: Vec<External>,
     threads: Vec<(Tid, Tid)>,
     kin: Kin,
     /// Indices of those that it shares memory, files, directory and handlers with.
@@ -59,8 +61,10 @@ pub(super) fn describe(
         threads::transfer::complete(process);
     }
     let mut seen = Vec::with_capacity(pids.len());
+    let mut mapped = MappedFiles::default();
     for (process, shares) in frozen.processes.iter().zip(shares) {
-        seen.push(Seen::look(process, &relations, shares, (flags, externals))?);
+        let own = (declared_by(declared, process.pid), &mut mapped);
+        seen.push(Seen::look(process, &relations, shares, flags, own)?);
     }
     let members: HashMap<Pid, Pid> = relations.members();
     let tracking = &frozen.tracking;
@@ -95,10 +99,6 @@ pub(super) fn describe(
     )?;
     let mut tables = tables.into_iter();
 
-    let mut mapped = MappedFiles::default();
-    for process in &seen {
-        mapped.note(declared_by(declared, process.pid), &process.maps);
-    }
     let mut uses = ipc::Uses::default();
     let mut news = HashMap::new();
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
@@ -109,14 +109,13 @@ pub(super) fn describe(
     let mut processes = Vec::with_capacity(seen.len());
     let mut memories = Vec::with_capacity(seen.len());
     for (index, (process, frozen)) in seen.iter().zip(&mut frozen.processes).enumerate() {
-        let own = declared_by(declared, process.pid);
         let ctx = CaptureContext {
             pid: process.pid,
             proc: &process.proc,
             status: &process.status,
             maps: &process.maps,
             threads: &process.threads,
-            externals: &mapped.of(own, &process.maps),
+            externals: &process.externals,
             gathered: &gathered,
         };
         for obstacle in check::frozen(&ctx, |pid| relations.contains(pid))? {
@@ -138,7 +137,7 @@ pub(super) fn describe(
         };
         processes.push(ProcessImage {
             descriptors,
-            externals: own.to_vec(),
+            externals: declared_by(declared, process.pid).to_vec(),
             ..image
         });
         memories.push(ranges.map(|ranges| (space, ranges)));
@@ -168,7 +167,7 @@ pub(super) fn describe(
         objects: Vec::new(),
     };
     gathered.scratch().capture(&mut image, &gathered);
-    let unflagged = seen.iter().map(|process| process.unflagged(externals));
+    let unflagged = seen.iter().map(|process| process.unflagged());
     let unflagged: Vec<_> = unflagged.collect();
     let (objects, mut obstacles) = gathered.finish();
     obstacles.extend(restore::foresee(&image));
@@ -309,13 +308,17 @@ impl Seen {
         process: &FrozenProcess,
         relations: &Relations,
         shares: [Option<usize>; 4],
-        (flags, externals): (Flags, &[External]),
+        flags: Flags,
+        (own, mapped): (&[External], &mut MappedFiles),
     ) -> Result<Self, ProcError> {
         let proc = ProcDir::open(process.pid)?;
         let status = proc.status()?;
         let mut maps = proc.maps()?;
+        // Parents come before the children that have inherited from them.
+        mapped.note(own, &maps);
+        let externals = mapped.of(own, &maps);
         let is_last = |maps: &[_]| {
-            flags == Flags::Last && !memory::are_needed_first(maps, &status, externals)
+            flags == Flags::Last && !memory::are_needed_first(maps, &status, &externals)
         };
         let flagged = !is_last(&maps);
         if flagged {
@@ -326,6 +329,7 @@ impl Seen {
             pid: process.pid,
             status,
             maps,
+            externals,
             flagged,
             threads: process.threads.iter().map(|t| (t.tid, t.inner)).collect(),
             kin: relations.kin(process.pid)?,
@@ -335,9 +339,9 @@ impl Seen {
     }
 
     /// What is left out of the description of its memory, if that is its own.
-    fn unflagged(&self, externals: &[External]) -> Option<Unflagged> {
+    fn unflagged(&self) -> Option<Unflagged> {
         let complete = self.flagged || self.shares[0].is_some();
-        (!complete).then(|| Unflagged::new(self.pid, &self.maps, externals))
+        (!complete).then(|| Unflagged::new(self.pid, &self.maps, &self.externals))
     }
 }
 
