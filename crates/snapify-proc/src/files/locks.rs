@@ -1,10 +1,13 @@
 //! File locks (flock(2), fcntl(2)) held through an open file description.
 
-use super::{Descriptor, FilesImage};
+use super::{Descriptor, FilesImage, can_write, input_signals};
 use crate::error::{Obstacle, ProcError};
 use crate::ids::{Pid, RemoteFd};
-use crate::procfs::fdinfo::{Lock, LockKind};
+use crate::procfs::fdinfo::{Breaking, Lock, LockKind};
 use crate::remote::Tracee;
+use crate::restore::RestoreContext;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::io;
@@ -34,6 +37,9 @@ pub struct LockImage {
     pub start: u64,
     /// Number of bytes; 0 reaches to the end of the file.
     pub bytes: u64,
+    /// A lease that is being taken back, because somebody opens the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub breaking: Option<Breaking>,
     /// The process that it belongs to, if it belongs to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<i32>,
@@ -49,6 +55,7 @@ impl LockImage {
                 LockKind::Ofd => LockOwner::Ofd,
                 LockKind::Lease => LockOwner::Lease,
             },
+            breaking: seen.breaking,
             process: (seen.kind == LockKind::Posix).then_some(holder.0),
             exclusive: seen.exclusive,
             start: seen.start,
@@ -71,6 +78,7 @@ pub(crate) fn restore(
     image: &FilesImage,
     table: &[Descriptor],
     first: impl Fn(usize) -> bool,
+    ctx: &RestoreContext<'_>,
 ) -> Result<(), ProcError> {
     let mut done = HashSet::new();
     for descriptor in table {
@@ -87,7 +95,7 @@ pub(crate) fn restore(
             if !ours {
                 continue;
             }
-            match take(tracee, descriptor.fd, *lock) {
+            match take(tracee, descriptor.fd, description.flags, *lock) {
                 Err(ProcError::RemoteSyscall { source, .. }) if is_held(&source) => {
                     let obstacle = Obstacle::new(
                         format!("descriptor {} ({})", descriptor.fd, description.object),
@@ -100,7 +108,37 @@ pub(crate) fn restore(
                 }
                 other => other?,
             }
+            if let Some(breaking) = lock.breaking {
+                take_back(tracee, descriptor.fd, breaking, ctx)?;
+                input_signals::restore(tracee, descriptor.fd, description, ctx)?;
+            }
         }
+    }
+    Ok(())
+}
+
+/// Has the kernel take a lease back, by opening the file as somebody else has done. The time that the holder is given begins
+/// anew. He has been told, and is not told again: meanwhile nobody is to be.
+fn take_back(
+    tracee: &mut Tracee<'_>,
+    fd: RemoteFd,
+    breaking: Breaking,
+    ctx: &RestoreContext<'_>,
+) -> Result<(), ProcError> {
+    let nobody = [fd.0 as u64, libc::F_SETOWN as u64, 0, 0, 0, 0];
+    tracee.syscall("fcntl", libc::SYS_fcntl, nobody)?;
+    let path = format!("/proc/{}/fd/{fd}", tracee.pid());
+    let access = match breaking {
+        Breaking::Shared => OFlags::RDONLY,
+        Breaking::Nothing => OFlags::WRONLY,
+    };
+    let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    match rustix::fs::open(&path, flags, Mode::empty()) {
+        Err(Errno::WOULDBLOCK) => {}
+        other => ctx.warn(format!(
+            "the lease of descriptor {fd} was being taken back, and is not any more ({})",
+            other.map_or_else(|errno| errno.to_string(), |_| "nobody holds it".into())
+        )),
     }
     Ok(())
 }
@@ -109,7 +147,12 @@ fn is_held(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
 }
 
-fn take(tracee: &mut Tracee<'_>, fd: RemoteFd, lock: LockImage) -> Result<(), ProcError> {
+fn take(
+    tracee: &mut Tracee<'_>,
+    fd: RemoteFd,
+    flags: u32,
+    lock: LockImage,
+) -> Result<(), ProcError> {
     let command = match lock.owner {
         LockOwner::Flock => {
             let how = if lock.exclusive {
@@ -121,7 +164,13 @@ fn take(tracee: &mut Tracee<'_>, fd: RemoteFd, lock: LockImage) -> Result<(), Pr
             return tracee.syscall("flock", libc::SYS_flock, args).map(drop);
         }
         LockOwner::Lease => {
-            let how = if lock.exclusive {
+            // What can be left of one that is being taken back is less than it was. A shared one is for who cannot write.
+            let exclusive = match lock.breaking {
+                None => lock.exclusive,
+                Some(Breaking::Shared) => true,
+                Some(Breaking::Nothing) => can_write(flags),
+            };
+            let how = if exclusive {
                 libc::F_WRLCK
             } else {
                 libc::F_RDLCK
@@ -170,7 +219,7 @@ mod tests {
             exclusive: false,
             start: 10,
             last: Some(19),
-            breaking: false,
+            breaking: None,
         };
         assert_eq!(LockImage::new(&seen, Pid(7)).bytes, 10);
         assert_eq!(

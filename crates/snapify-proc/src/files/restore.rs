@@ -108,7 +108,7 @@ pub(crate) fn finish(
     }
     for (tracee, process) in tracees.iter_mut().zip(&image.processes) {
         let is_first = |description| first.get(&description) == Some(&process.pid());
-        locks::restore(tracee, files, &process.descriptors, is_first)?;
+        locks::restore(tracee, files, &process.descriptors, is_first, ctx)?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::external::{Declared, Outside};
 use crate::ids::{Pid, RemoteFd};
 use crate::path::ImagePath;
 use crate::procfs::ProcDir;
-use crate::procfs::fdinfo::{FdInfo, Lock, LockKind};
+use crate::procfs::fdinfo::FdInfo;
 use rustix::fs::{FileType, FsWord, Stat};
 use rustix::process::PidfdGetfdFlags;
 use std::cell::RefCell;
@@ -449,8 +449,8 @@ fn recognize_any(descriptors: &[Seen], view: &View<'_>) -> Result<(usize, Found)
 
 /// Asks every kind in turn.
 fn recognize(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
-    let recognized = lease(seen)
-        .or_else(|| input_signals::obstacle(seen, view).map(Err))
+    let recognized = input_signals::obstacle(seen, view)
+        .map(Err)
         .or_else(|| regular::recognize(seen, view))
         .or_else(|| device::recognize(seen))
         .or_else(|| pipe::recognize(seen, view))
@@ -473,14 +473,6 @@ fn recognize(seen: &Seen, view: &View<'_>) -> Result<Found, Obstacle> {
             false => seen.obstacle(describe_unknown(seen, view)),
         })
     })
-}
-
-/// A lease (`F_SETLEASE`) that somebody waits for: its holder has been told, and the time that he has is running.
-fn lease(seen: &Seen) -> Recognized {
-    let is_breaking = |lock: &Lock| lock.kind == LockKind::Lease && lock.breaking;
-    let why = "its lease on the file is being taken back, because another process opens the file";
-    let hint = "try again when that is over";
-    (seen.info.locks.iter().any(is_breaking)).then(|| Err(seen.obstacle(why).with_hint(hint)))
 }
 
 /// Says in a user's words what an unsupported descriptor is.

@@ -2,6 +2,7 @@
 //! and what eventfds, epoll and inotify instances and pidfds hold.
 
 use super::text::{self, Malformed};
+use serde::{Deserialize, Serialize};
 
 /// What a fdinfo file says.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -96,8 +97,18 @@ pub struct Lock {
     pub start: u64,
     /// Last byte; `None` reaches to the end of the file, wherever that will be.
     pub last: Option<u64>,
-    /// A lease that the kernel is taking back.
-    pub breaking: bool,
+    /// A lease that the kernel is taking back, and what will be left of it.
+    pub breaking: Option<Breaking>,
+}
+
+/// What is left of a lease when its holder gives way to who opens the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Breaking {
+    /// A shared one: the other wants to read.
+    Shared,
+    /// None: the other wants to write.
+    Nothing,
 }
 
 impl FdInfo {
@@ -238,7 +249,11 @@ fn lock(value: &[u8]) -> Option<Option<Lock>> {
         } else {
             Some(text::unsigned(last, 10)?)
         },
-        breaking: state == b"BREAKING",
+        breaking: match (state, mode) {
+            (b"BREAKING", b"READ") => Some(Breaking::Shared),
+            (b"BREAKING", _) => Some(Breaking::Nothing),
+            _ => None,
+        },
     }))
 }
 
@@ -318,14 +333,14 @@ lock:\t2: POSIX  ADVISORY  READ 12 00:2f:99 10 19\nlock:\t3: -> OFDLCK ADVISORY 
                     exclusive: true,
                     start: 0,
                     last: None,
-                    breaking: false
+                    breaking: None
                 },
                 Lock {
                     kind: LockKind::Posix,
                     exclusive: false,
                     start: 10,
                     last: Some(19),
-                    breaking: false
+                    breaking: None
                 },
             ]
         );
@@ -338,7 +353,10 @@ lock:\t2: POSIX  ADVISORY  READ 12 00:2f:99 10 19\nlock:\t3: -> OFDLCK ADVISORY 
             b"pos:\t0\nflags:\t0\nlock:\t1: LEASE  BREAKING  READ  2634 08:01:1234 0 EOF\n",
         );
         let lock = info.unwrap().locks[0];
-        assert_eq!((lock.kind, lock.breaking), (LockKind::Lease, true));
+        assert_eq!(
+            (lock.kind, lock.breaking),
+            (LockKind::Lease, Some(Breaking::Shared))
+        );
     }
 
     #[test]

@@ -147,6 +147,11 @@ fn gone() {
 }
 
 #[test]
+fn leases() {
+    survives("leases");
+}
+
+#[test]
 fn oddfiles() {
     survives("oddfiles");
 }
