@@ -157,7 +157,7 @@ impl<'a> Filling<'a> {
                 };
                 self.made
                     .maker
-                    .run(None, name.place(), || {
+                    .run(None, self.made.place(name, *peer), || {
                         unix_socket::connect(socket, name.address.as_bytes())
                     })
                     .map_err(failed("connecting"))
@@ -208,7 +208,7 @@ impl<'a> Filling<'a> {
                 }
                 (_, Some(name)) => {
                     let from = self.sender(sender, peer.filter(|_| at >= from_others))?;
-                    self.send_datagram(from.as_fd(), Some(name), bytes, message)?;
+                    self.send_datagram(from.as_fd(), Some((name, index)), bytes, message)?;
                 }
                 _ => {
                     return Err(ProcError::BadImage(format!(
@@ -257,12 +257,12 @@ impl<'a> Filling<'a> {
     fn send_datagram(
         &self,
         from: BorrowedFd<'_>,
-        to: Option<&Name>,
+        to: Option<(&Name, usize)>,
         bytes: &[u8],
         message: &Message,
     ) -> Result<(), ProcError> {
-        let place = to.map_or(Place::Here, Name::place);
-        let to = to.map(|name| name.address.as_bytes());
+        let place = to.map_or(Place::Here, |(name, index)| self.made.place(name, index));
+        let to = to.map(|(name, _)| name.address.as_bytes());
         match self.send(from, to, place, bytes, message) {
             Err(error) if error.errno() == Some(libc::EAGAIN) => {
                 options::enlarge(from)?;

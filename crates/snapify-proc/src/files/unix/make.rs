@@ -5,7 +5,7 @@
 //! their queues are full, for a connected socket takes messages from its peer only; but to one without a name only
 //! a pair leads, which is made here.
 
-use super::image::{Kind, Link, UnixSocket, accepted_end, owns_name};
+use super::image::{Kind, Link, Name, UnixSocket, accepted_end, owns_name};
 use super::maker::{Maker, Place, failed};
 use super::names::{bind, bind_nowhere, nowhere};
 use crate::error::ProcError;
@@ -28,7 +28,26 @@ pub(crate) struct NewSockets {
     pub(super) lost_peers: HashMap<usize, OwnedFd>,
     /// Sockets for datagrams that were made as a pair: the other end of each.
     pub(super) partners: HashMap<usize, usize>,
+    /// How many sockets before each had the same address and have lost its file as well.
+    earlier: Vec<usize>,
     pub(super) maker: Maker,
+}
+
+fn earlier(images: &[UnixSocket]) -> Vec<usize> {
+    let mut seen: HashMap<&[u8], usize> = HashMap::new();
+    let lost = |index: usize| {
+        let name = images[index].name.as_ref()?;
+        let is_lost = name.file.is_none() && owns_name(images, index);
+        is_lost.then(|| name.address.as_bytes())
+    };
+    let count = |index| {
+        lost(index).map_or(0, |address| {
+            let count = seen.entry(address).or_default();
+            *count += 1;
+            *count - 1
+        })
+    };
+    (0..images.len()).map(count).collect()
 }
 
 /// One end of a connection to be made.
@@ -63,6 +82,7 @@ impl NewSockets {
             sockets: sockets.collect::<Result<_, _>>()?,
             lost_peers: HashMap::new(),
             partners: HashMap::new(),
+            earlier: earlier(images),
             maker: Maker::default(),
         };
         let mut ways: HashMap<Way, Vec<Connection>> = HashMap::new();
@@ -86,7 +106,8 @@ impl NewSockets {
             if let Some(name) = &images[index].name
                 && owns_name(images, index)
             {
-                bind(made.sockets[index].as_fd(), name, &made.maker, warn)?;
+                let place = made.place(name, index);
+                bind(made.sockets[index].as_fd(), name, place, &made.maker, warn)?;
             }
         }
         made.name_lost_peers(images, warn);
@@ -94,6 +115,11 @@ impl NewSockets {
             made.listen(images, index)?;
         }
         Ok(made)
+    }
+
+    /// Where the name of a socket is resolved.
+    pub(super) fn place<'a>(&self, name: &'a Name, index: usize) -> Place<'a> {
+        name.place(self.earlier[index])
     }
 
     /// The socket with the status flags of its description.
@@ -322,7 +348,7 @@ impl NewSockets {
         };
         for group in waiting.chunk_by(|a, b| by(a) == by(b)) {
             self.maker
-                .run(by(&group[0]), name.place(), || {
+                .run(by(&group[0]), self.place(name, index), || {
                     group.iter().try_for_each(|&client| {
                         unix_socket::connect(self.sockets[client].as_fd(), name.address.as_bytes())
                     })

@@ -10,10 +10,12 @@ use rustix::fs::{AtFlags, CWD, Mode};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use snapify_sys::clone::{Fork, fork};
 use snapify_sys::process;
-use std::cell::OnceCell;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
+use std::rc::Rc;
 
 /// Where addresses are resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,15 +24,18 @@ pub(super) enum Place<'a> {
     Here,
     /// In this directory.
     Directory(&'a Path),
-    /// In a file system of its own, which nobody else sees: for files that had been removed while sockets kept
-    /// their names, and for names that are needed for a moment.
-    Nowhere,
+    /// In a file system of its own, which nobody else sees, with this number: [`PASSING`] for names that are needed for a moment, others for
+    /// files that had been removed while sockets kept their names. Several may have had the same.
+    Nowhere(usize),
 }
+
+/// The number of the place nowhere for names that are needed for a moment.
+pub(super) const PASSING: usize = 0;
 
 /// Where and as whom calls are made.
 #[derive(Debug, Default)]
 pub(super) struct Maker {
-    nowhere: OnceCell<OwnedFd>,
+    nowhere: RefCell<HashMap<usize, Rc<OwnedFd>>>,
 }
 
 impl Maker {
@@ -51,15 +56,15 @@ impl Maker {
             return work();
         }
         let nowhere = match place {
-            Place::Nowhere => Some(self.nowhere()?),
+            Place::Nowhere(number) => Some(self.nowhere(number)?),
             _ => None,
         };
         as_child(pid, || {
             match place {
                 Place::Here => {}
                 Place::Directory(directory) => rustix::process::chdir(directory)?,
-                Place::Nowhere => {
-                    if let Some(root) = nowhere {
+                Place::Nowhere(_) => {
+                    if let Some(root) = &nowhere {
                         rustix::process::fchdir(root)?;
                         rustix::process::chroot(".")?;
                     }
@@ -70,9 +75,9 @@ impl Maker {
     }
 
     /// The root of a file system in memory that is mounted nowhere.
-    fn nowhere(&self) -> io::Result<&OwnedFd> {
-        if let Some(root) = self.nowhere.get() {
-            return Ok(root);
+    fn nowhere(&self, number: usize) -> io::Result<Rc<OwnedFd>> {
+        if let Some(root) = self.nowhere.borrow().get(&number) {
+            return Ok(Rc::clone(root));
         }
         let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(&context)?;
@@ -81,7 +86,9 @@ impl Maker {
             FsMountFlags::FSMOUNT_CLOEXEC,
             MountAttrFlags::empty(),
         )?;
-        Ok(self.nowhere.get_or_init(|| root))
+        let root = Rc::new(root);
+        self.nowhere.borrow_mut().insert(number, Rc::clone(&root));
+        Ok(root)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Names of sockets: whether they can be had again, and where they are.
 
 use super::image::{Name, UnixSocket, owns_name};
-use super::maker::{Maker, Place, failed, make_way};
+use super::maker::{Maker, PASSING, Place, failed, make_way};
 use crate::error::{Obstacle, ProcError};
 use crate::files::holders;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Uid};
@@ -20,11 +20,11 @@ const PATIENCE: u32 = 100;
 const MOMENT: Duration = Duration::from_millis(10);
 
 impl Name {
-    /// Where its address is resolved.
-    pub(super) fn place(&self) -> Place<'_> {
+    /// Where its address is resolved. `earlier` sockets had the same one and have lost its file likewise.
+    pub(super) fn place(&self, earlier: usize) -> Place<'_> {
         match &self.file {
             _ if self.is_abstract() => Place::Here,
-            None => Place::Nowhere,
+            None => Place::Nowhere(PASSING + 1 + earlier),
             Some(file) => match &file.directory {
                 Some(directory) => Place::Directory(directory),
                 None => Place::Here,
@@ -133,12 +133,12 @@ fn is_accepted(info: &UnixSocketInfo) -> bool {
 pub(super) fn bind(
     socket: BorrowedFd<'_>,
     name: &Name,
+    place: Place<'_>,
     maker: &Maker,
     warn: &dyn Fn(String),
 ) -> Result<(), ProcError> {
-    let place = name.place();
-    if place == Place::Nowhere {
-        return bind_nowhere(socket, name.address.as_bytes(), maker);
+    if let Place::Nowhere(_) = place {
+        return bind_at(place, socket, name.address.as_bytes(), maker);
     }
     let path = name.path();
     if let Some(path) = &path {
@@ -189,10 +189,18 @@ pub(super) fn bind_nowhere(
     address: &[u8],
     maker: &Maker,
 ) -> Result<(), ProcError> {
-    let place = nowhere(address);
+    bind_at(nowhere(address), socket, address, maker)
+}
+
+fn bind_at(
+    place: Place<'_>,
+    socket: BorrowedFd<'_>,
+    address: &[u8],
+    maker: &Maker,
+) -> Result<(), ProcError> {
     maker
         .run(None, place, || {
-            if place == Place::Nowhere {
+            if matches!(place, Place::Nowhere(_)) {
                 make_way(Path::new(std::ffi::OsStr::from_bytes(address)))?;
             }
             unix_socket::bind(socket, address)
@@ -205,6 +213,6 @@ pub(super) fn nowhere(address: &[u8]) -> Place<'static> {
     if address.first() == Some(&0) {
         Place::Here
     } else {
-        Place::Nowhere
+        Place::Nowhere(PASSING)
     }
 }

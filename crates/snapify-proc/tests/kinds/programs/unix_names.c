@@ -35,8 +35,8 @@ static int listening(int type, const char *name, int backlog) {
 }
 
 // Addresses as they were, for later: the name of the program's folder is in some.
-static struct sockaddr_un names[20];
-static socklen_t lengths[20];
+static struct sockaddr_un names[32];
+static socklen_t lengths[32];
 static int used;
 
 static int remember(int fd) {
@@ -165,6 +165,16 @@ int main(void) {
     int faithful = client_of(SOCK_DGRAM, lost_name);
     close(lost);
 
+    // One after the other had the same name, and has lost its file; the last has it.
+    int same[3], same_client[3], same_name = 0;
+    for (int i = 0; i < 3; i++) {
+        unlink("same");
+        same[i] = bound(SOCK_DGRAM, "same");
+        same_name = remember(same[i]);
+        same_client[i] = client_of(SOCK_DGRAM, same_name);
+        EQUAL(send(same_client[i], &"abc"[i], 1, 0), 1);
+    }
+
     // A pair of which one end has turned to another.
     int torn[2];
     EQUAL(socketpair(AF_UNIX, SOCK_DGRAM, 0, torn), 0);
@@ -173,6 +183,14 @@ int main(void) {
 
     pause_here();
 
+    for (int i = 0; i < 3; i++) {
+        EQUAL(send(same_client[i], &"def"[i], 1, 0), 1);
+        expect_name(same[i], own_name, same_name);
+        for (int n = 0; n < 2; n++) {
+            EQUAL(recv(same[i], in, sizeof in, MSG_DONTWAIT), 1);
+            EQUAL(in[0], "abcdef"[i + n * 3]);
+        }
+    }
     for (int i = 0; i < 3; i++) {
         int type = i == 2 ? SOCK_SEQPACKET : SOCK_STREAM;
         EQUAL(recv(accepted[i], in, sizeof in, 0), 9);
