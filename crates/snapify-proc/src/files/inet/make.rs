@@ -270,8 +270,15 @@ impl Maker<'_> {
         else {
             return Ok(());
         };
-        // Sockets whose addresses the kernel tells apart by them only.
-        if socket.options.number("SO_REUSEPORT") != 0 {
+        // Sockets whose addresses the kernel tells apart by them only. One may have been told since not to share any more.
+        let port = socket.local.map(|local| local.port());
+        let is_another = |(other, at): (&InetSocket, usize)| {
+            at != index
+                && matches!(other.state, SocketState::Listening { .. })
+                && other.local.map(|local| local.port()) == port
+        };
+        let mut all = self.image.sockets.iter().zip(0..);
+        if socket.options.number("SO_REUSEPORT") != 0 || all.any(is_another) {
             rustix::net::sockopt::set_socket_reuseport(made, true)
                 .map_err(ProcError::system("sharing the port of a listening socket"))?;
         }
