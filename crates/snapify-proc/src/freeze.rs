@@ -227,14 +227,6 @@ impl FrozenProcess {
             if let Some(why) = seccomp::obstacle(&status) {
                 bad.push(Obstacle::new(format!("thread {}", thread.tid), why));
             }
-            // What a step does to it could not be undone, see Stopped::step.
-            const TRAP: u64 = 1 << (libc::SIGTRAP - 1);
-            if (status.ignored | status.pending | status.shared_pending) & TRAP != 0 {
-                bad.push(Obstacle::new(
-                    format!("thread {}", thread.tid),
-                    "it ignores SIGTRAP, or blocks one that is pending",
-                ));
-            }
         }
         if bad.is_empty() {
             Ok(())

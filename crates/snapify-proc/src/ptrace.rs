@@ -141,19 +141,19 @@ fn go_on_with(tid: Tid, signal: i32) -> Result<(), ProcError> {
     }
 }
 
-/// Whether the thread is about to take a signal that an instruction of its own has caused.
-///
-/// With such a signal pending no single step can be made: as it ends in a SIGTRAP, which cannot be masked then, the kernel looks through the
-/// queue for signals of this kind, and delivers the first, masked or not (`dequeue_synchronous_signal`).
+/// The signals that an instruction of the program can cause.
+pub(crate) const FAULTS: [i32; 6] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGFPE,
+    libc::SIGSYS,
+];
+
+/// Whether the thread is about to take a signal that an instruction of its own has caused. What its handler is told of the cause beyond the
+/// siginfo (`REG_CR2`, `REG_ERR`, `REG_TRAPNO`) is in the kernel only, where nothing can be put back.
 fn has_fault(tid: Tid) -> Result<bool, ProcError> {
-    const FAULTS: [i32; 6] = [
-        libc::SIGSEGV,
-        libc::SIGBUS,
-        libc::SIGILL,
-        libc::SIGTRAP,
-        libc::SIGFPE,
-        libc::SIGSYS,
-    ];
     let stopped = Stopped::known(tid);
     let look = || {
         let pending = stopped.pending_signals(false)?;
@@ -348,7 +348,7 @@ impl Stopped {
         }
     }
 
-    /// Executes one instruction, with all signals masked but SIGTRAP.
+    /// Executes one instruction of a process under construction, with all signals masked but SIGTRAP.
     ///
     /// That one must not be: the kernel reports the end of a step by forcing a SIGTRAP on the thread, and if it is blocked or
     /// ignored, unblocks it and sets its disposition back to the default.

@@ -3,10 +3,12 @@
 
 use crate::capture::CaptureContext;
 use crate::error::ProcError;
+use crate::image::ProcessImage;
 use crate::image::siginfo::SiginfoImage;
-use crate::ptrace::signal_number;
+use crate::ptrace::{FAULTS, signal_number};
 use crate::remote::Tracee;
 use crate::restore::RestoreContext;
+use crate::threads::image::ThreadImage;
 use serde::{Deserialize, Serialize};
 
 /// Highest signal number (`_NSIG`).
@@ -85,7 +87,7 @@ pub fn capture(
 }
 
 /// Sets all dispositions of a process under construction, whatever they were, and queues the
-/// process-wide pending signals. All its threads must exist, with all signals masked.
+/// process-wide pending signals: in this order, as the kernel drops those that become ignored. All its threads must exist, with all signals masked.
 ///
 /// # Errors
 /// Those of the remote calls; [`ProcError::BadImage`] for a signal that cannot be.
@@ -127,6 +129,21 @@ pub fn restore(
         }
     }
     Ok(())
+}
+
+/// Whether a process could not be given its signals by single steps, which need SIGTRAP for themselves.
+#[must_use]
+pub(crate) fn hinder_steps(process: &ProcessImage) -> bool {
+    let trap = 1 << (libc::SIGTRAP - 1);
+    let handled = |action: &Action| action.signal == libc::SIGTRAP;
+    let hinders = |thread: &ThreadImage| {
+        let faults = |signal: &SiginfoImage| {
+            let raw = signal.raw();
+            raw.is_some_and(|raw| FAULTS.contains(&signal_number(&raw)))
+        };
+        thread.signal_mask & trap != 0 || thread.pending.iter().any(faults)
+    };
+    process.signals.actions.iter().any(handled) || process.threads.iter().any(hinders)
 }
 
 fn is_signal(signal: i32) -> bool {

@@ -50,7 +50,7 @@ impl Trampoline {
         });
     }
 
-    /// Unmaps it from under the call itself: the step ends before another instruction would be fetched.
+    /// Unmaps it from under the call itself, which ends before another instruction would be fetched.
     pub(crate) fn remove(self, tracee: &mut Tracee<'_>) -> Result<(), ProcError> {
         tracee.syscall(
             "munmap",

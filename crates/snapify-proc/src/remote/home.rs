@@ -8,7 +8,7 @@
 //! The thread is run from one stop at a system call to the next (`PTRACE_SYSCALL`). A single step would be a stop less, but the kernel
 //! leaves the trap flag of a thread set whose tracer dies, and it then dies of SIGTRAP.
 //!
-//! All signals but SIGTRAP are blocked up to the call that restores the mask. From there on the stack pointer is the
+//! All signals are blocked up to the call that restores the mask. From there on the stack pointer is the
 //! program's own, so that a handler may run at any instruction.
 
 use super::code::{Code, EDI, EDX, ESI, R10, RDX, RSI, RSP, Register};

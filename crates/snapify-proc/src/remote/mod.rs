@@ -1,17 +1,18 @@
-//! System calls in a stopped tracee, made from outside with a `syscall` instruction: one that is found in it and single-stepped over;
-//! and, once there is scratch memory in a running program, one there, behind which lies the [way home](home) should this process be
+//! System calls in a stopped tracee, made from outside with a `syscall` instruction: one that is found in it; and, once there is
+//! scratch memory in a running program, one there, behind which lies the [way home](home) should this process be
 //! killed. The scratch memory is gone before the program goes on.
 //!
-//! A step costs 4 to 10 us if tracer and tracee share a CPU and ten times that if not, so a [`Tracee`]
+//! A [call] costs 4 to 10 us if tracer and tracee share a CPU and ten times that if not, so a [`Tracee`]
 //! pins itself and each thread it works in to one CPU and gives the affinities back when it is dropped.
 //!
 //! Kernel corner cases that are handled here:
 //! - `orig_rax` is -1 during a remote call, or the kernel would take the registers for those of an interrupted
 //!   call and "restart" it;
-//! - signals are masked meanwhile, but for SIGTRAP (see [`Stopped::step`]); SIGSTOP cannot be masked, so it is held back and sent
+//! - signals are masked meanwhile; SIGSTOP cannot be masked, so it is held back and sent
 //!   again at the end;
-//! - a stop that had been asked for, or a group-stop, may come before the step: the step is repeated.
+//! - a stop that had been asked for, or a group-stop, may come before the call: the thread is sent on again.
 
+mod call;
 pub(crate) mod code;
 mod headroom;
 mod home;
@@ -23,10 +24,9 @@ pub(crate) use pin::{Pin, unpinned};
 use crate::abi::Pod;
 use crate::error::ProcError;
 use crate::ids::{Pid, RemoteAddr, Tid};
-use crate::ptrace::{Step, Stopped, signal_number};
+use crate::ptrace::{Stopped, signal_number};
 use headroom::Headroom;
 use seat::{Origin, Seat};
-use snapify_sys::clone::CloneArgs;
 use snapify_sys::process;
 use snapify_sys::ptrace::{RawSiginfo, Registers};
 use std::collections::HashMap;
@@ -38,9 +38,6 @@ use std::rc::Rc;
 
 /// The two bytes of the `syscall` instruction.
 pub(crate) const SYSCALL: [u8; 2] = [0x0f, 0x05];
-
-/// The signals that are blocked during remote calls: all but SIGTRAP, see [`Stopped::step`].
-pub(crate) const MASK: u64 = !(1 << (libc::SIGTRAP - 1));
 
 const TRAP_FLAG: u64 = 0x100;
 
@@ -74,6 +71,8 @@ pub struct Tracee<'a> {
     /// Bytes from the start of the scratch memory of a frozen program that are to be unmapped.
     mapped: u64,
     origin: Origin,
+    /// Whether calls are made by single steps.
+    steps: bool,
     cpu: Option<Rc<Pin>>,
     stop_held_back: bool,
     calls: u64,
@@ -188,6 +187,7 @@ impl<'a> Tracee<'a> {
             },
             mapped: 0,
             origin,
+            steps: origin == Origin::Built,
             cpu,
             stop_held_back: false,
             calls: 0,
@@ -289,176 +289,6 @@ impl<'a> Tracee<'a> {
             .ok_or_else(|| {
                 ProcError::BadImage(format!("thread {tid} is not one of process {}", self.pid))
             })
-    }
-
-    /// Makes a system call in the leader.
-    ///
-    /// # Errors
-    /// The kernel's error as [`ProcError::RemoteSyscall`]; [`ProcError::Died`] if the process was killed.
-    pub fn syscall(
-        &mut self,
-        name: &'static str,
-        nr: i64,
-        args: [u64; 6],
-    ) -> Result<u64, ProcError> {
-        self.syscall_in(self.leader, name, nr, args)
-    }
-
-    /// Makes a system call in thread `tid`.
-    ///
-    /// # Errors
-    /// As [`Self::syscall`].
-    pub fn syscall_in(
-        &mut self,
-        tid: Tid,
-        name: &'static str,
-        nr: i64,
-        args: [u64; 6],
-    ) -> Result<u64, ProcError> {
-        match self.home(tid) {
-            Some(slot) => self.call_from(slot, tid, name, nr, args),
-            None => self.step_over(tid, name, nr, args, 0),
-        }
-    }
-
-    /// Makes a call with the `syscall` instruction at `instruction`, stopping at its entry and its exit.
-    fn call_from(
-        &mut self,
-        instruction: RemoteAddr,
-        tid: Tid,
-        name: &'static str,
-        nr: i64,
-        args: [u64; 6],
-    ) -> Result<u64, ProcError> {
-        let wanted = call_registers(instruction, nr, args, 0);
-        let mut at_exit = true;
-        let value = self.execute(tid, wanted, Stopped::run_to_call, |thread| {
-            at_exit = !at_exit;
-            if !at_exit {
-                return Ok(None);
-            }
-            // A call that something has interrupted is about to be made again.
-            let value = thread.result_register()?;
-            Ok((!(-516..=-512).contains(&(value as i64))).then_some(value))
-        })?;
-        self.result(name, value)
-    }
-
-    /// Makes a fork in the leader: `clone3` with the arguments at `args`. Should the child ever run untraced, because this process was
-    /// killed while it was being made, then it ends, or has the trap flag set and dies at its first instruction.
-    pub(crate) fn fork(&mut self, args: RemoteAddr) -> Result<u64, ProcError> {
-        let call = [args.0, size_of::<CloneArgs>() as u64, 0, 0, 0, 0];
-        let (tid, nr) = (self.leader, libc::SYS_clone3);
-        match self.home(tid) {
-            Some(slot) => self.call_from(home::fork_entry(slot), tid, "clone3", nr, call),
-            None => self.step_over(tid, "clone3", nr, call, TRAP_FLAG),
-        }
-    }
-
-    fn home(&self, tid: Tid) -> Option<RemoteAddr> {
-        self.seats.get(&tid).and_then(|seat| seat.home)
-    }
-
-    /// Makes a call by a single step, with these flags set besides.
-    fn step_over(
-        &mut self,
-        tid: Tid,
-        name: &'static str,
-        nr: i64,
-        args: [u64; 6],
-        eflags: u64,
-    ) -> Result<u64, ProcError> {
-        let instruction = self.instruction;
-        let wanted = call_registers(instruction, nr, args, eflags);
-        let value = self.execute(tid, wanted, Stopped::step, |thread| {
-            // The result is seldom the call's own number: only then is it worth asking for more.
-            let value = thread.result_register()?;
-            let done = value != nr as u64 || thread.registers()?.rip != instruction.0;
-            Ok(done.then_some(value))
-        })?;
-        self.result(name, value)
-    }
-
-    fn result(&self, name: &'static str, value: u64) -> Result<u64, ProcError> {
-        let signed = value as i64;
-        if (-4095..0).contains(&signed) {
-            return Err(ProcError::RemoteSyscall {
-                name,
-                pid: self.pid,
-                source: io::Error::from_raw_os_error(-signed as i32),
-            });
-        }
-        Ok(value)
-    }
-
-    /// Executes the instruction at `wanted.rip` in thread `tid`; returns where the thread goes on.
-    pub(crate) fn step_from(
-        &mut self,
-        tid: Tid,
-        wanted: Registers,
-    ) -> Result<RemoteAddr, ProcError> {
-        self.execute(tid, wanted, Stopped::step, |thread| {
-            let rip = thread.registers()?.rip;
-            Ok((rip != wanted.rip).then_some(RemoteAddr(rip)))
-        })
-    }
-
-    /// Goes on in thread `tid` with the given rip, rax, argument registers and further flags, all others as in the thread's own
-    /// registers, by as many times `advance` as `done` asks for: a stop that had been asked for, or a trap that was not ours, may come first.
-    fn execute<T>(
-        &mut self,
-        tid: Tid,
-        wanted: Registers,
-        advance: impl Fn(&mut Stopped) -> Result<Step, ProcError>,
-        mut done: impl FnMut(&Stopped) -> Result<Option<T>, ProcError>,
-    ) -> Result<T, ProcError> {
-        let pid = self.pid;
-        let origin = self.origin;
-        self.calls += 1;
-        let seat = self.seats.get_mut(&tid).ok_or_else(|| {
-            ProcError::BadImage(format!("thread {tid} is not one of process {pid}"))
-        })?;
-        if !seat.prepared {
-            seat.prepare(self.cpu.as_deref(), origin)?;
-        }
-        let registers = Registers {
-            rip: wanted.rip,
-            rax: wanted.rax,
-            rdi: wanted.rdi,
-            rsi: wanted.rsi,
-            rdx: wanted.rdx,
-            r10: wanted.r10,
-            r8: wanted.r8,
-            r9: wanted.r9,
-            orig_rax: u64::MAX,
-            eflags: seat.base.eflags & !TRAP_FLAG | wanted.eflags,
-            ..seat.base
-        };
-        let died = |error| match error {
-            ProcError::Died { .. } => ProcError::Died {
-                pid,
-                during: "a remote system call",
-            },
-            other => other,
-        };
-        seat.thread.set_registers(&registers)?;
-        loop {
-            match advance(&mut seat.thread).map_err(died)? {
-                Step::Done => {
-                    if let Some(result) = done(&seat.thread)? {
-                        return Ok(result);
-                    }
-                }
-                Step::HeldBack(signal) if is_fault(signal) => {
-                    return Err(ProcError::System {
-                        what: format!("execute an instruction in process {pid}"),
-                        source: io::Error::other(format!("it was answered by signal {signal}")),
-                    });
-                }
-                Step::HeldBack(_) => self.stop_held_back = true,
-                Step::Event(_) => {}
-            }
-        }
     }
 
     /// Reads memory of the tracee.
@@ -640,31 +470,6 @@ impl<'a> Tracee<'a> {
         }
         self.cpu = None;
     }
-}
-
-/// The registers that a call needs; of the others nothing is said.
-fn call_registers(instruction: RemoteAddr, nr: i64, args: [u64; 6], eflags: u64) -> Registers {
-    let [rdi, rsi, rdx, r10, r8, r9] = args;
-    Registers {
-        rip: instruction.0,
-        rax: nr as u64,
-        rdi,
-        rsi,
-        rdx,
-        r10,
-        r8,
-        r9,
-        eflags,
-        ..Registers::default()
-    }
-}
-
-/// Whether a signal says that an instruction could not be executed: it would come again and again.
-fn is_fault(signal: i32) -> bool {
-    matches!(
-        signal,
-        libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE
-    )
 }
 
 impl Drop for Tracee<'_> {

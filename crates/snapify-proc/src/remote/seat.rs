@@ -1,7 +1,7 @@
 //! One thread of a tracee, and what is put back in it.
 
+use super::home;
 use super::pin::Pin;
-use super::{MASK, home};
 use crate::error::ProcError;
 use crate::ids::RemoteAddr;
 use crate::ptrace::Stopped;
@@ -33,8 +33,13 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// Masks all signals and pins the thread to our CPU.
-    pub(super) fn prepare(&mut self, cpu: Option<&Pin>, origin: Origin) -> Result<(), ProcError> {
+    /// Masks the signals in `mask` and pins the thread to our CPU.
+    pub(super) fn prepare(
+        &mut self,
+        cpu: Option<&Pin>,
+        origin: Origin,
+        mask: u64,
+    ) -> Result<(), ProcError> {
         let tid = self.thread.tid();
         if origin == Origin::Frozen {
             self.mask = Some(self.thread.signal_mask()?);
@@ -48,7 +53,7 @@ impl Seat {
         };
         // Before anything is changed.
         self.show_home(affinity.as_deref())?;
-        self.thread.set_signal_mask(MASK)?;
+        self.thread.set_signal_mask(mask)?;
         if let (Some(cpu), Some(before)) = (cpu, affinity) {
             // Refused where a cpuset leaves out our CPU: calls are slower then, no more.
             // A thread that is being built gets the affinity of its image in the end.

@@ -94,12 +94,18 @@ pub(super) fn build(plan: &RestorePlan<'_>, progress: &dyn Progress) -> Result<B
     files::finish(&mut tracees, image, prepared, &mut ctx)?;
     for (tracee, process) in tracees.iter_mut().zip(&image.processes) {
         let trampoline = trampolines[&process.pid()];
+        threads::restore::prepare_tiles(tracee, &process.threads, trampoline)?;
+    }
+    // Handlers may be shared.
+    if image.processes.iter().any(signals::hinder_steps) {
+        tracees.iter_mut().try_for_each(Tracee::end_steps)?;
+    }
+    for (tracee, process) in tracees.iter_mut().zip(&image.processes) {
         ipc::adjust(tracee, &image.ipc, process.pid())?;
         context::restore(tracee, &process.context, &mut ctx)?;
         signals::restore(tracee, &process.signals, &mut ctx)?;
         threads::restore::finish(tracee, &process.threads, &ctx)?;
         timers::restore(tracee, &process.timers, &mut ctx)?;
-        threads::restore::expand_tiles(tracee, &process.threads, trampoline)?;
         context::restore_last(tracee, &process.context, &mut ctx)?;
     }
 

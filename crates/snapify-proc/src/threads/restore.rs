@@ -77,16 +77,6 @@ pub(crate) fn finish(
     threads: &[ThreadImage],
     ctx: &RestoreContext<'_>,
 ) -> Result<(), ProcError> {
-    let permission = threads[0].extended_permission;
-    if permission >> TILE_DATA & 1 == 1 {
-        // For the whole process; before alternate stacks, whose sizes it checks.
-        let args = [ARCH_REQ_XCOMP_PERM, TILE_DATA, 0, 0, 0, 0];
-        tracee.syscall(
-            "arch_prctl(ARCH_REQ_XCOMP_PERM)",
-            libc::SYS_arch_prctl,
-            args,
-        )?;
-    }
     threads
         .iter()
         .try_for_each(|thread| finish_one(tracee, thread, |text| ctx.warn(text)))
@@ -173,16 +163,29 @@ fn finish_one(
     Ok(())
 }
 
-/// Makes room in the kernel for the AMX tiles of threads that have some. The kernel refuses to set them before the
-/// thread has used the unit itself, so each executes two instructions: a tile configuration, and a tile of zeros.
+/// Permits the use of AMX as it was permitted, and makes room in the kernel for the tiles of threads that have some. The kernel refuses to
+/// set them before the thread has used the unit itself, so each executes two instructions: a tile configuration, and a tile of zeros.
+///
+/// Comes before alternate stacks, whose sizes the kernel checks at the permission; and as the instructions are single steps, before what
+/// becomes of SIGTRAP is set, in any process that shares it.
 ///
 /// # Errors
 /// If the machine has no AMX.
-pub(crate) fn expand_tiles(
+pub(crate) fn prepare_tiles(
     tracee: &mut Tracee<'_>,
     threads: &[ThreadImage],
     trampoline: Trampoline,
 ) -> Result<(), ProcError> {
+    let permission = threads[0].extended_permission;
+    if permission >> TILE_DATA & 1 == 1 {
+        // For the whole process.
+        let args = [ARCH_REQ_XCOMP_PERM, TILE_DATA, 0, 0, 0, 0];
+        tracee.syscall(
+            "arch_prctl(ARCH_REQ_XCOMP_PERM)",
+            libc::SYS_arch_prctl,
+            args,
+        )?;
+    }
     let mut prepared = false;
     for thread in threads.iter().filter(|thread| has_tiles(thread)) {
         let configuration = tracee.scratch().addr.offset(64);
@@ -223,6 +226,7 @@ pub(crate) fn settle(
     threads: &[ThreadImage],
 ) -> Result<Vec<String>, ProcError> {
     let mut warnings = Vec::new();
+    tracee.come_to_rest()?;
     for thread in threads {
         let tid = Tid(thread.tid);
         let stopped = tracee.thread(tid)?;

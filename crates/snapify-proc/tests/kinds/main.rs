@@ -67,6 +67,16 @@ fn signals() {
 }
 
 #[test]
+fn all_signals_ignored() {
+    survives("all_ignored");
+}
+
+#[test]
+fn all_signals_pending() {
+    survives("all_pending");
+}
+
+#[test]
 fn timers() {
     survives("timers");
 }

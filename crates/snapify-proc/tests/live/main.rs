@@ -71,6 +71,26 @@ fn what_is_saved_is_one_moment() {
 }
 
 #[test]
+fn signals_that_are_ignored_or_pending_stay_so() {
+    for user in User::all() {
+        for program in ["all_ignored", "all_pending"] {
+            let stage = Stage::of("kinds", program, user);
+            let original = stage.start();
+            for name in ["first", "second"] {
+                let mut engine = save_live(&stage, original.pid(), name);
+                assert!(engine.wait().unwrap().success());
+            }
+            original.go_on_and_be_fine();
+            let restored = stage.restore("second");
+            let mut engine = save_live(&stage, restored.pid(), "third");
+            assert!(engine.wait().unwrap().success());
+            restored.go_on_and_be_fine();
+            stage.restore("third").go_on_and_be_fine();
+        }
+    }
+}
+
+#[test]
 fn what_a_copy_does_not_have_is_saved_too() {
     for user in User::all() {
         let stage = Stage::of("live", "flags", user);
