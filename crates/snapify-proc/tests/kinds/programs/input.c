@@ -11,9 +11,10 @@ static volatile pid_t taker;
 
 static void note(int signal, siginfo_t *info, void *context) {
     (void)context;
-    count[signal]++;
     last_fd[signal] = info->si_fd;
     taker = syscall(SYS_gettid);
+    // Last: another thread waits for it.
+    count[signal]++;
 }
 
 static volatile pid_t thread_id;
