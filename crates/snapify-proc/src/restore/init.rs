@@ -87,8 +87,12 @@ pub(super) fn restore_processes(inside: Inside, plan: RestorePlan<'_>) {
         let _ = process::kill(pid, libc::SIGSTOP);
     }
     for thread in built.processes.into_iter().flatten() {
-        if let Err((_, e)) = thread.detach() {
-            return fail(&socket, &e);
+        match thread.detach() {
+            Ok(()) => {}
+            // One that goes on already has killed it: whoever waits for it is told.
+            Err((_, ProcError::Ptrace { source, .. }))
+                if source.raw_os_error() == Some(libc::ESRCH) => {}
+            Err((_, e)) => return fail(&socket, &e),
         }
     }
     if send(&socket, &FromInit::Started, None).is_ok() {

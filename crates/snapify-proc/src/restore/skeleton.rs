@@ -29,7 +29,7 @@ pub(super) struct Skeleton {
 /// Whether there is a way to make the processes of an image. Creates nothing.
 pub(crate) fn preflight(image: &TreeImage) -> Option<Obstacle> {
     let has_terminal = false;
-    let (pid, why) = plan(nodes(image, has_terminal)).err()?;
+    let (pid, why) = plan(&nodes(image, has_terminal)).err()?;
     let why = format!("its place in the tree cannot be restored: {why}");
     Some(Obstacle::new(format!("process {pid}"), why))
 }
@@ -47,7 +47,7 @@ pub(super) fn make(
     let has_terminal = std::fs::File::open("/dev/tty").is_ok();
     let refused =
         |(pid, why)| ProcError::BadImage(format!("process {pid} cannot be restored: {why}"));
-    let lineage = plan(nodes(image, has_terminal)).map_err(refused)?;
+    let lineage = plan(&nodes(image, has_terminal)).map_err(refused)?;
     let maps = blank::our_maps()?;
     // Children have a copy of it at the same place, which is theirs to be written to.
     let scratch = vec![0_u8; SCRATCH_BYTES as usize + 4096];
@@ -106,12 +106,10 @@ fn nodes(image: &TreeImage, has_terminal: bool) -> Vec<Node> {
         .map(|process| Node {
             kin: process.kin,
             shares: process.shares,
-            subreaper: process.context.attributes.child_subreaper,
         })
         .chain(image.ended.iter().map(|ended| Node {
             kin: ended.kin,
             shares: Shares::default(),
-            subreaper: false,
         }))
         .collect();
     for kin in nodes.iter_mut().map(|node| &mut node.kin) {
@@ -158,17 +156,19 @@ impl Maker<'_> {
                 }
                 Ok(())
             }
+            Step::Unshare { node, flags } => {
+                let args = [flags as u64, 0, 0, 0, 0, 0];
+                self.tracee(node)?
+                    .syscall("unshare", libc::SYS_unshare, args)?;
+                Ok(())
+            }
             Step::JoinGroup(node, group) => {
                 let args = [0, group as u64, 0, 0, 0, 0];
                 self.tracee(node)?
                     .syscall("setpgid", libc::SYS_setpgid, args)?;
                 Ok(())
             }
-            Step::End(node) => {
-                let pid = self.lineage.nodes[node].kin.pid;
-                self.end(node, 0)?;
-                self.reap(node, pid)
-            }
+            Step::End { node, heir } => self.end_helper(node, heir),
         }
     }
 
@@ -316,6 +316,38 @@ impl Maker<'_> {
         Ok(())
     }
 
+    /// Ends a helper, and has its children, if there are any, pass to this ancestor of it, or to the init if none.
+    fn end_helper(&mut self, node: usize, heir: Option<usize>) -> Result<(), ProcError> {
+        let pid = self.lineage.nodes[node].kin.pid;
+        let parents = self.parents.iter();
+        let children: Vec<usize> = parents
+            .filter(|&(_, &parent)| parent == node)
+            .map(|(&child, _)| child)
+            .collect();
+        let reaper = heir.filter(|_| !children.is_empty());
+        // No other process is a subreaper yet.
+        self.be_subreaper(reaper, true)?;
+        self.end(node, 0)?;
+        self.reap(node, pid)?;
+        self.be_subreaper(reaper, false)?;
+        for child in children {
+            match heir {
+                Some(heir) => self.parents.insert(child, heir),
+                None => self.parents.remove(&child),
+            };
+        }
+        Ok(())
+    }
+
+    fn be_subreaper(&mut self, node: Option<usize>, on: bool) -> Result<(), ProcError> {
+        let Some(node) = node else { return Ok(()) };
+        let option = libc::PR_SET_CHILD_SUBREAPER as u64;
+        let args = [option, u64::from(on), 0, 0, 0, 0];
+        let tracee = self.tracee(node)?;
+        tracee.syscall("prctl PR_SET_CHILD_SUBREAPER", libc::SYS_prctl, args)?;
+        Ok(())
+    }
+
     /// Has the parent of an ended helper take note of its end.
     fn reap(&mut self, node: usize, pid: i32) -> Result<(), ProcError> {
         match self.parents.get(&node).copied() {
@@ -323,7 +355,6 @@ impl Maker<'_> {
                 let args = [pid as u64, 0, libc::__WALL as u64, 0, 0, 0];
                 self.tracee(parent)?
                     .syscall("wait4", libc::SYS_wait4, args)?;
-                // Its children belong to others now: none of them is asked for again, for helpers have none.
                 Ok(())
             }
             // This init's own: as its tracer too, it has taken note with the end.

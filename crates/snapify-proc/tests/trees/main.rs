@@ -31,8 +31,18 @@ fn relations() {
 }
 
 #[test]
+fn wild() {
+    survives("wild");
+}
+
+#[test]
 fn sharing() {
     survives("sharing");
+}
+
+#[test]
+fn lent() {
+    survives("lent");
 }
 
 #[test]
