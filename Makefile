@@ -45,7 +45,7 @@ soak: stage examples
 	@scripts/setup test
 	SNAPIFY_STAGE="$(STAGE)" SNAPIFY_ROUNDS=20 $(CARGO) test --release --locked -p snapify-tests -- --ignored --nocapture soak
 	@# Real programs: ten rounds of each.
-	SNAPIFY_STAGE="$(STAGE)" SNAPIFY_ROUNDS=10 $(CARGO) test --release --locked -p snapify-tests -- process_trees plain_programs
+	SNAPIFY_STAGE="$(STAGE)" SNAPIFY_ROUNDS=10 $(CARGO) test --release --locked -p snapify-tests -- process_trees plain_programs multiplexer
 
 fuzz: stage examples
 	@scripts/setup test

@@ -2,9 +2,10 @@
 //! go on on the terminal of the restart.
 
 use rustix::termios::tcgetattr;
-use snapify_tests::{Session, Terminal, User, poll_until};
+use snapify_tests::{Random, Session, Terminal, User, poll_until, rounds};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// The users that a test is for: without privileges, and whoever runs the tests.
 const USERS: [User; 2] = [User::Ordinary, User::Myself];
@@ -230,51 +231,67 @@ fn python_with_a_shell() {
 
 #[test]
 fn a_multiplexer_with_a_shell() {
-    for user in USERS {
-        let session = Session::of(user);
-        let _leftovers = Leftovers(&session);
-        let tmux = |args: &[&str]| {
-            let mut command = session.command("tmux");
-            command.args(["-S", "socket", "-f", "/dev/null"]).args(args);
-            command.env("LC_ALL", "C.UTF-8");
-            let finished = session.finish(&mut command);
-            assert!(finished.status.success(), "{args:?}: {finished:?}");
-            finished.stdout
-        };
-        let shows = |text: &str| {
-            poll_until("the shell shows it", || {
-                tmux(&["capture-pane", "-p"]).contains(text)
-            });
-        };
-        // The shell in between would not hand the prompt on.
-        let bash = "PS1='prompt> ' bash --norc --noprofile -i";
-        tmux(&["new-session", "-d", "-x", "100", "-y", "30", bash]);
-        shows("prompt>");
-        tmux(&["send-keys", "x=6; echo ready$x", "Enter"]);
-        shows("ready6");
-        let server = tmux(&["display-message", "-p", "#{pid}"]);
-        let server = server.trim();
-        session.succeed(["checkpoint", server, "snap"]);
-        tmux(&["send-keys", "clear; echo $((x * 5))", "Enter"]);
-        shows("30");
-        assert!(session.kill_tree(server.parse().expect("a process id")));
-
-        restart_detached(&session);
-        shows("ready6");
-        tmux(&["send-keys", "echo $((x * 7))", "Enter"]);
-        shows("42");
-        // A new terminal is made, and a client comes to see it.
-        tmux(&["new-window", bash]);
-        shows("prompt>");
-        let mut terminal = Terminal::new(&session);
-        let mut client = session.command("tmux");
-        client.args(["-S", "socket", "attach"]);
-        let client = terminal.start_as(&session, &client, "xterm");
-        terminal.wait_for("prompt>");
-        tmux(&["kill-server"]);
-        terminal.wait(client);
-        session.expect_no_process();
+    let mut random = Random::new();
+    for _ in 0..rounds(1) {
+        for user in USERS {
+            multiplexer(user, Duration::from_millis(random.below(1200)));
+        }
     }
+}
+
+/// Saves tmux with a shell that is busy since `pause`, ends it, and goes on with it.
+fn multiplexer(user: User, pause: Duration) {
+    let session = Session::of(user);
+    let _leftovers = Leftovers(&session);
+    let tmux = |args: &[&str]| {
+        let mut command = session.command("tmux");
+        command.args(["-S", "socket", "-f", "/dev/null"]).args(args);
+        command.env("LC_ALL", "C.UTF-8");
+        let finished = session.finish(&mut command);
+        assert!(finished.status.success(), "{args:?}: {finished:?}");
+        finished.stdout
+    };
+    let shows = |text: &str| {
+        poll_until("the shell shows it", || {
+            tmux(&["capture-pane", "-p"]).contains(text)
+        });
+    };
+    // The shell in between would not hand the prompt on.
+    let bash = "PS1='prompt> ' bash --norc --noprofile -i";
+    tmux(&["new-session", "-d", "-x", "100", "-y", "30", bash]);
+    shows("prompt>");
+    tmux(&["send-keys", "x=6; echo ready$x", "Enter"]);
+    shows("ready6");
+    tmux(&[
+        "send-keys",
+        "for i in {1..100}; do echo $i; sleep 0.01; done; echo end$x",
+        "Enter",
+    ]);
+    // The moment is arbitrary: there is nothing to wait for.
+    std::thread::sleep(pause);
+    let server = tmux(&["display-message", "-p", "#{pid}"]);
+    let server = server.trim();
+    session.succeed(["checkpoint", server, "snap"]);
+    shows("end6");
+    tmux(&["send-keys", "clear; echo $((x * 5))", "Enter"]);
+    shows("30");
+    assert!(session.kill_tree(server.parse().expect("a process id")));
+
+    restart_detached(&session);
+    shows("end6");
+    tmux(&["send-keys", "echo $((x * 7))", "Enter"]);
+    shows("42");
+    // A new terminal is made, and a client comes to see it.
+    tmux(&["new-window", bash]);
+    shows("prompt>");
+    let mut terminal = Terminal::new(&session);
+    let mut client = session.command("tmux");
+    client.args(["-S", "socket", "attach"]);
+    let client = terminal.start_as(&session, &client, "xterm");
+    terminal.wait_for("prompt>");
+    tmux(&["kill-server"]);
+    terminal.wait(client);
+    session.expect_no_process();
 }
 
 #[test]
