@@ -1,7 +1,7 @@
 //! Checkpoint and restart of a process full of incompressible pages, against a plain write of the same bytes to the
-//! same place, against filling as much fresh memory and against a plain read.
+//! same place, against filling as much fresh memory and against a plain read. All of them begin with [warm](machine::warm) memory.
 
-use crate::machine::{Buffer, fill, has_room, plain_write_and_read};
+use crate::machine::{self, Buffer, fill, has_room, plain_write_and_read};
 use crate::place::Place;
 use crate::program::Program;
 use crate::table::{at_least, median, print};
@@ -47,11 +47,13 @@ fn measure(
     for (name, dir) in place.directories() {
         let mut taken = [const { Vec::new() }; 5];
         for _ in 0..runs {
+            machine::warm(bytes)?;
             let (write, read) = plain_write_and_read(dir, &data)?;
             taken[0].push(write);
             taken[4].push(read);
             let (checkpoint, restart) = once(place, program, bytes >> 20, dir)?;
             taken[1].push(checkpoint);
+            machine::warm(bytes)?;
             taken[2].push(fill(bytes)?);
             taken[3].push(restart);
         }
@@ -84,6 +86,7 @@ fn measure(
 fn once(place: &Place, program: &Path, mebibytes: usize, dir: &Path) -> Result<(f64, f64)> {
     let snapshot = dir.join("snapshot");
     let running = Program::start(program, &[mebibytes.to_string()])?;
+    machine::warm(mebibytes << 20)?;
     let begin = Instant::now();
     let done = place
         .snapify()
@@ -96,6 +99,7 @@ fn once(place: &Place, program: &Path, mebibytes: usize, dir: &Path) -> Result<(
     drop(running);
     ensure!(done.success(), "the checkpoint failed");
 
+    machine::warm(mebibytes << 20)?;
     let begin = Instant::now();
     let mut restarted = place
         .snapify()
