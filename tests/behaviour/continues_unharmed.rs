@@ -83,7 +83,7 @@ fn nothing_changes() {
 #[test]
 fn an_offload_program_goes_on_through_many_checkpoints() {
     let session = Session::new();
-    let program = |session: &Session| session.offload(2, "kmeans");
+    let program = |session: &Session| session.offload(2, "search");
     let expected = session.finish(&mut program(&session));
     let mut run = session.start(&mut program(&session));
     let host = session.host_of(&mut run).expect("it runs").to_string();

@@ -35,7 +35,7 @@ fn move_about(app: &OffloadApp, random: &mut Random) -> usize {
 
 #[test]
 fn back_and_forth_while_it_works() {
-    for (name, user) in [("kmeans", User::Ordinary), ("search", User::Myself)] {
+    for (name, user) in [("search", User::Ordinary), ("search", User::Myself)] {
         let shape = Shape::of(name, "1");
         let expected = shape.digest();
         let app = shape.start(user);
