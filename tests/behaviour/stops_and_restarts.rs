@@ -112,7 +112,7 @@ fn restart_exits_as_the_program_does_and_passes_signals_on() {
 fn a_checkpoint_may_come_while_processes_are_being_created() {
     let mut random = Random::new();
     let session = Session::new();
-    let program = |session: &Session| session.offload(2, "kmeans");
+    let program = |session: &Session| session.offload(2, "search");
     let expected = session.finish(&mut program(&session));
     for round in 0..4 {
         let snapshots = format!("snap{round}");
